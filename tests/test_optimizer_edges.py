@@ -288,6 +288,92 @@ def test_an_optimizer_that_is_assigned_with_another_rate_is_told(lrs, told, recw
     rates_in(learn)
     assert len(recwarn)==(told is not None)
 
+class Counting(torch.optim.Optimizer):
+    "Counts in its groups from the first step on, as the Lamb of timm does: steps, a sum of rates, and a mode"
+    def __init__(self, params, lr=.1): super().__init__(params, dict(lr=lr))
+    @torch.no_grad()
+    def step(self, closure=None):
+        for g in self.param_groups:
+            g['step'] = g['step']+1 if 'step' in g else 1
+            g['lr_sum'] = g.get('lr_sum', 0.)+g['lr']
+            for p in g['params']: p -= p.grad*g['lr']/(1+g['step']+g['lr_sum'])
+
+def counting(path, **kwargs):
+    return synth_learner(4, 0, lr=.1, opt_func=Counting, path=path, **kwargs)
+def counts(learn): return [{k:v for k,v in g.items() if k not in ('params','group')} for g in learn.opt.param_groups]
+
+@pytest.mark.parametrize('cb', [None, TorchScheduler(partial(torch.optim.lr_scheduler.ConstantLR, factor=1.)),
+    TorchScheduler(partial(torch.optim.lr_scheduler.OneCycleLR, max_lr=.1, total_steps=99, cycle_momentum=False)),
+    ParamScheduler(dict(lr=SchedNo(.1,.1)))], ids=['plain','constant','cycle','ours'])
+def test_what_an_optimizer_counts_in_its_groups_goes_on_from_fit_to_fit(tmp_path, cb):
+    learn = counting(tmp_path).fit(1, cbs=cb)
+    g,n = learn.opt.param_groups[0],learn.n_train
+    assert {*g}=={'params','group','lr','step','lr_sum'} and g['step']==n
+    learn.fit(1, cbs=cb)
+    assert g['step']==2*n and g['lr']==.1
+    if not isinstance(cb, TorchScheduler): assert g['lr_sum']==pytest.approx(.2*n)
+
+@pytest.mark.parametrize('how', ['state','weights'])
+def test_what_an_optimizer_counts_in_its_groups_is_in_a_file(tmp_path, how):
+    one = counting(tmp_path).fit(1, cbs=TorchScheduler(partial(torch.optim.lr_scheduler.ConstantLR, factor=1.)))
+    (one.save_state if how=='state' else one.save)('one')
+    other = counting(tmp_path)
+    other.load_state('one') if how=='state' else other.load('one', with_opt=True)
+    assert counts(other)==counts(one)
+    ends = []
+    for learn in (one, other): torch.manual_seed(0); ends.append([*learn.fit(1).model.parameters()])
+    assert all(map(torch.equal, *ends)) and counts(other)==counts(one)
+
+def test_keys_of_a_scheduler_in_a_file_of_the_middle_of_a_fit_stay_in_the_run(tmp_path):
+    sched = partial(torch.optim.lr_scheduler.OneCycleLR, max_lr=.5, total_steps=12, cycle_momentum=False)
+    def stop(learn): learn.stop_soon()
+    one = counting(tmp_path)
+    one.fit(3, cbs=[TorchScheduler(sched, 'iter'), on(event.after_batch(once=6, unit='iter'))(stop)])
+    one.save_state('one')
+    other = counting(tmp_path, cbs=TorchScheduler(sched, 'iter')).load_state('one')
+    assert {*other.opt.param_groups[0]}=={'params','group','lr','step','lr_sum'}
+    for learn in (one, other): learn.resume()
+    assert all(map(torch.equal, one.model.parameters(), other.model.parameters())) and counts(other)==counts(one)
+
+def write_rates(learn, k, v):
+    for g in learn.opt.param_groups: g[k] = v
+
+def test_a_rate_that_is_written_into_the_groups_counts_where_nothing_else_has_one(recwarn):
+    "As PyTorch's own loops do it: by hand, or with a scheduler that is stepped between fits"
+    learn = synth_learner(2, 0, lr=None, opt_func=partial(torch.optim.SGD, lr=.1))
+    assert rates_in(learn)==[.1]
+    write_rates(learn, 'lr', .01)
+    assert rates_in(learn)==rates_in(learn)==[.01] and learn.lr==.01
+    sched = torch.optim.lr_scheduler.ExponentialLR(learn.opt, .5)
+    seen = []
+    for _ in range(3): seen += rates_in(learn); sched.step()
+    assert seen==[.01,.005,.0025]
+    learn.create_opt()
+    assert rates_in(learn)==[.1] and not recwarn.list
+
+@pytest.mark.parametrize('k,what', [('lr','learning rate'), ('wd','weight decay')])
+def test_a_rate_that_is_written_into_the_groups_in_vain_is_told(k, what, recwarn):
+    "Once, and neither where a fit is given one, nor after `set_hyper` and `load`"
+    learn = synth_learner(2, 0, lr=.03, opt_func=torch.optim.SGD)
+    learn.wd,learn.wd_bn_bias = .5,True
+    learn.fit(1)
+    write_rates(learn, dict(lr='lr', wd='weight_decay')[k], .25)
+    learn.fit(1, **{k: .75}); learn.fit(1)
+    assert not recwarn.list
+    write_rates(learn, dict(lr='lr', wd='weight_decay')[k], .125)
+    used = []
+    learn.fit(1, cbs=on(event.before_step)(lambda learn: used.append(get_hyper(learn.opt, k)[0])))
+    assert {*used}=={getattr(learn, k)} and len(recwarn)==1
+    assert f'The {what} in the groups of `learn.opt` is 0.125 now' in str(recwarn[0].message)
+    learn.fit(1); learn.set_hyper(k, .5); setattr(learn, k, .25); learn.fit(1)
+    assert len(recwarn)==1
+
+def test_rates_of_a_file_are_not_taken_for_written_by_hand(tmp_path, recwarn):
+    one,other = (synth_learner(2, 0, lr=lr, path=tmp_path).fit(1) for lr in (.5, .25))
+    one.save('one')
+    other.load('one', with_opt=True)
+    assert rates_in(other)==[.25] and not recwarn.list
+
 class Own(Learner):
     def create_opt(self): self.opt = self.opt_func(self.model.parameters()); return self.opt
 def test_what_makes_the_optimizer_in_another_way_is_not_told(recwarn):

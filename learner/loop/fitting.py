@@ -30,12 +30,13 @@ from .way_back import Stopped,given_hypers,overrides_of
 from .route import StopForNow,running
 
 # %% ../../nbs/loop/07_fitting.ipynb #OptimizerMixin
-of_opt = 'opt','opt_made','made_with','lr','lr_of_opt' # attributes that `create_opt` sets
+of_opt = 'opt','opt_made','rates_left','made_with','lr','lr_of_opt' # attributes that `create_opt` sets
 
 class OptimizerMixin(FreezeMixin, InferenceMixin):
     "Makes the optimizer, and sets its hyper-parameters"
     made_with = {} # what the optimizer was made with, by name
     opt_made = None # the optimizer, unless another has been assigned since the last fit
+    rates_left = {} # its learning rates and weight decay when it was made or the last fit ended, as far as known
     model_in_fit = None # which the optimizer is known to train
     lr_of_opt = None # the very object in `lr` that the optimizer brought along, where none was given
     def create_opt(self):
@@ -52,12 +53,18 @@ class OptimizerMixin(FreezeMixin, InferenceMixin):
             no_decay = () if self.wd_bn_bias else norm_bias_params(self.model)
             lr = None if no_lr else self.lr
             self.opt = make_opt(self.opt_func, self.param_groups(), lr, no_decay, self.model)
-        self.opt_made,self.made_with = self.opt,{k:getattr(self, k) for k in ('opt_func','splitter','wd_bn_bias')}
+        self.made_with = {k:getattr(self, k) for k in ('opt_func','splitter','wd_bn_bias')}
+        self.note_opt()
         if no_lr:
             lrs = get_hyper(self.opt, 'lr')
             self.lr = self.lr_of_opt = lrs[0] if len({*lrs})==1 else lrs
         if self.mode=='fit': self._take_over_rates(old)
         return self.opt
+
+    def note_opt(self):
+        "Note the optimizer and its rates, to tell later what was assigned, or written into its groups"
+        self.opt_made = self.opt
+        self.rates_left = {k:get_hyper(self.opt, k) for k in ('lr','wd') if k in hypers(self.opt)}
 
     def _take_over_rates(self, old):
         "Let an optimizer that was made during a fit train with the rates that the `old` one has reached"
@@ -97,6 +104,7 @@ class OptimizerMixin(FreezeMixin, InferenceMixin):
         if name=='wd' and not self.wd_bn_bias: spare(self.opt, norm_bias_params(self.model))
         set_hyper(self._current_opt, name, v) # in every batch of a schedule, where properties cost
         if self._mode is not None: return
+        self.rates_left = {}
         if name in ('lr','wd'): setattr(self, name, v) # with which a fit begins
         if self.route.stopped: self.route.stopped.changed.add(name)
 
@@ -163,7 +171,7 @@ def ready_to_train(learn): # A learner that is to train
     learn.to_device()
     if learn.opt is None:
         learn.create_opt()
-        learn.opt_made = learn.opt
+        learn.note_opt() # it may be one of a subclass
         go_with_params(learn.opt)
     if changed := [f'`learn.{k}`' for k,v in learn.made_with.items() if getattr(learn, k) is not v]: raise ValueError(
         f"{' and '.join(changed)} changed after the optimizer was made, which would be used on: "
@@ -175,16 +183,26 @@ def ready_to_train(learn): # A learner that is to train
         "All parameters are frozen: nothing to train. "
         "`learn.unfreeze()` frees what `freeze` has frozen, and `learn.model.requires_grad_(True)` everything")
 
-# %% ../../nbs/loop/07_fitting.ipynb #assigned
-def warn_assigned(learn):
-    "Warn of an optimizer that was assigned, and of which the learning rates are others than those of the fit"
-    opt,made = learn.opt,learn.opt_made
-    learn.opt_made = opt
-    if opt is made or learn.lr is None: return
-    if (brings := get_hyper(opt, 'lr'))==values_for(first_groups(opt), learn.lr): return
-    shown = brings[0] if len({*brings})==1 else brings
-    warn(f"The optimizer that was assigned to `learn.opt` has the learning rate {shown}, and the fit begins with "
-        f"`learn.lr`, {learn.lr}: write `fit(…, lr={shown})`, or `learn.lr = {shown}`")
+# %% ../../nbs/loop/07_fitting.ipynb #check_rates
+def check_rates(
+    learn, # A learner that is to train
+    names, # Those of `lr` and `wd` that the fit was not given
+):
+    """Take over a learning rate that was written into the optimizer's groups, where nothing else has one. Warn of rates
+    of an optimizer that was assigned, or changed by hand, with which the fit does not begin"""
+    opt,assigned,left = learn.opt,learn.opt is not learn.opt_made,learn.rates_left
+    learn.note_opt()
+    for k in names & learn.rates_left.keys():
+        v,ours = learn.rates_left[k],getattr(learn, k)
+        same = not assigned and left.get(k, v)==v
+        if same or ours is None or v==values_for(first_groups(opt), ours, k): continue
+        shown = v[0] if len({*v})==1 else v
+        if k=='lr' and ours is learn.lr_of_opt and not assigned: learn.lr = learn.lr_of_opt = shown; continue
+        what = dict(lr='learning rate', wd='weight decay')[k]
+        told = (f"The optimizer that was assigned to `learn.opt` has the {what} {shown}" if assigned
+            else f"The {what} in the groups of `learn.opt` is {shown} now")
+        warn(f"{told}, and the fit begins with `learn.{k}`, {ours}: write `fit(…, {k}={shown})`, or "
+            f"`learn.{k} = {shown}`")
 
 # %% ../../nbs/loop/07_fitting.ipynb #untrained
 def warn_untrained(learn, before): # Ids of the model's parameters before the fit
@@ -228,7 +246,7 @@ def run_fit(learn,
     for cb in [*learn.cbs]: cb('prepare_fit') # an event of its own: nothing is running yet
     if stopped is None:
         overrides = {}
-        if lr is None: warn_assigned(learn)
+        check_rates(learn, {k for k,v in dict(lr=lr, wd=wd).items() if v is None})
         asked = given_hypers(learn, wd=learn.wd if wd is None else wd, lr=learn.lr if lr is None else lr)
     else:
         overrides = overrides_of(learn, stopped, lr, wd, by_fit)
@@ -308,10 +326,11 @@ class StopMixin(OptimizerMixin):
                 self.forget_batch()
                 self.route.forget()
                 self.searches.begin(remembers=False)
-                self.model_in_fit,self.opt_made = None,self.opt
+                self.model_in_fit = None
                 for o,values in (opt, outside),*filter(None, [self.route.at_start.made]):
                     for k,v in values.items(): set_hyper(o, k, [*v, *get_hyper(o, k)[len(v):]]) # groups were added
                 self.route.at_start.made = None
+                self.note_opt()
 
 # %% ../../nbs/loop/07_fitting.ipynb #FitMixin
 def _check_resume(name, v):

@@ -198,6 +198,9 @@ class Learner:
     def create_opt(self):
         'Make a new optimizer; one that was given as it is starts anew, except for the first time'
         ...
+    def note_opt(self):
+        'Note the optimizer and its rates, to tell later what was assigned, or written into its groups'
+        ...
     def check_opt(self):
         'See that the optimizer trains this model, and not one that it was before'
         ...

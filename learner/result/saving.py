@@ -216,7 +216,7 @@ def _fit_one(learn, opt, saved, same_types, order):
 def fit_opt(learn, saved, weights):
     "Load the state of a torch optimizer, or of several as one. `weights` were saved with it"
     if learn.opt is None: learn.create_opt()
-    opt = learn.opt
+    opt,learn.rates_left = learn.opt,{} # those of the file will be no news to a fit
     if _in_own_format(opt, saved): return _fit_own(learn, opt, saved)
     opts,states = parts_of(opt),saved['opts'] if 'opts' in saved else [saved]
     if len(opts)!=len(states) or isinstance(opt, OptimList)!=('opts' in saved):

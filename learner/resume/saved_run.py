@@ -115,6 +115,8 @@ class Weights:
         elif weights: warn(f"`{k}` is not the module that was saved: it begins with its own weights")
 
 # %% ../../nbs/resume/03_saved_run.ipynb #OptState
+_of_schedulers = {'initial_lr','max_lr','min_lr','base_momentum','max_momentum','swa_lr'} # of torch, in groups
+
 @dataclass
 class OptState:
     "State of the optimizer"
@@ -140,10 +142,10 @@ class OptState:
 
     def _load(self, learn, weights):
         if learn.opt is None: learn.create_opt()
-        own = {k for g in learn.opt.param_groups for k in g} | {'spared','group'}
+        own = {k for g in learn.opt.param_groups for k in g}
         fit_opt(learn, self.opt, weights)
         for g in learn.opt.param_groups:
-            for k in {*g}-own: del g[k]
+            for k in _of_schedulers-own: g.pop(k, None) # the scheduler of the run puts them there again
 
 # %% ../../nbs/resume/03_saved_run.ipynb #opt_attrs
 def _own_attrs(opt):

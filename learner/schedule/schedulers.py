@@ -221,9 +221,10 @@ class TorchScheduler(HyperScheduler):
 
     def before_fit(self):
         learn = self.learn
-        self.steps,self.keys = learn.opt_step,[{*g} for g in learn.opt.param_groups]
+        self.steps,before = learn.opt_step,[{*g} for g in learn.opt.param_groups]
         self.lrs = get_hyper(learn.opt, 'lr')
-        self.sched = (_ready_for if isinstance(self.make, LRScheduler) else _made_for)(learn.opt, self.make)
+        try: self.sched = (_ready_for if isinstance(self.make, LRScheduler) else _made_for)(learn.opt, self.make)
+        finally: self.keys = [{*g}-keys for g,keys in zip(learn.opt.param_groups, before)] # of the scheduler
         begins = learn.start_epoch and not learn.resuming and not self.on_plateau and self.sched.last_epoch<1
         if begins: warn(f"`{self.name}` begins anew: schedulers of torch do not know the {learn.start_epoch} epochs "
             "that count as done by `start_epoch`. `ParamScheduler` does")
@@ -281,7 +282,7 @@ class TorchScheduler(HyperScheduler):
 
     def cleanup_fit(self): # or the next scheduler would start where this one did
         for g,keys in zip(self.learn.opt.param_groups, self.keys):
-            for k in {*g}-keys: del g[k]
+            for k in keys: g.pop(k, None)
 
 # %% ../../nbs/schedule/02_schedulers.ipynb #FreezeSchedule
 class FreezeSchedule(Callback):
