@@ -1,5 +1,6 @@
 "Typing mistakes of a first notebook: each is answered by an error that names the culprit and what to write"
 import re
+from functools import partial
 import pytest,torch
 from torch import nn
 from torch.utils.data import DataLoader,TensorDataset
@@ -80,7 +81,7 @@ mistakes = {
         "the optimizer in `opt_func` was made of others. Make it of `model.parameters()`, or write "
         "`opt_func=torch.optim.SGD`"),
     'optimizer name':     (lambda: mk(opt_func='adam'),
-        "`opt_func` is a class of `torch.optim`, or a function that makes one, but got 'adam'"),
+        "`opt_func` is a class of `torch.optim`, or a function of groups that makes one, but got 'adam'"),
     'list of callbacks':  (lambda: mk(cbs=[GradientClip, [MixUp]]), "Write `add_cbs([…])`, or one flat list, as in"),
     'flag as a method':   (lambda: mk(cbs=Skips), "`Skips.run_valid` is True or False, but got a method"),
     'flag':               (lambda: mk(cbs=Says), "`Says.run_valid` is True or False, but got 'no'"),
@@ -97,7 +98,28 @@ mistakes = {
     'batch_size=':        (lambda: DataLoaders(ds, ds, batch_size=8),
         "`DataLoaders` has no argument `batch_size`. A loader makes batches: write `DataLoaders.from_dsets("),
     'callback name':      (lambda: mk(cbs='mixup'), "A callback is a `Callback` or a class of them, but got 'mixup'"),
-    'removed by name':    (lambda: mk().remove_cb('MixUp'), "`cbs` are callbacks, or classes of them, but got 'MixUp'"),
+    'removed by name':    (lambda: mk().remove_cb('MixUp'),
+        "Attached callbacks are named by themselves or their classes, but got 'MixUp'"),
+    'removed by its name':(lambda: mk(cbs=GradientClip).remove_cb('gradient_clip'),
+        "but got 'gradient_clip': write `learn.gradient_clip`"),
+    'None as a callback': (lambda: mk(cbs=[GradientClip, None]),
+        "but got None. Leave it out, as in `cbs=[a, *([b] if flag else [])]`"),
+    'callback by place':  (lambda: mk().fit(1, GradientClip()),
+        "`lr` is a number, or one per parameter group, but got GradientClip(max_norm=1.0, norm_type=2.0, "
+        "max_value=None, params=None). Callbacks go to `cbs=…`"),
+    'callback as wd':     (lambda: mk().fit(1, 1e-3, GradientClip),
+        "gradients.GradientClip'>. Callbacks go to `cbs=…`"),
+    'callback as div':    (lambda: mk().fit_one_cycle(1, 1e-2, GradientClip()), "). Callbacks go to `cbs=…`"),
+    'number by place':    (lambda: mk().fit(1, .1, .2, .3), "but got 0.3. Give numbers by name, as in `lr=0.3`"),
+    'metric by place':    (lambda: Learner(dls(), nn.Linear(3,2), nn.CrossEntropyLoss(), accuracy),
+        "`opt_func` is a class of `torch.optim`, or a function of groups that makes one, but got <function accuracy"),
+    'its hint':           (lambda: Learner(dls(), nn.Linear(3,2), nn.CrossEntropyLoss(), partial(accuracy, axis=1)),
+        "Metrics go to `metrics=…`"),
+    'own metric by place':(lambda: Learner(dls(), nn.Linear(3,2), nn.CrossEntropyLoss(), lambda p, t: 0.),
+        "or a function of groups that makes one, but got <function"),
+    'splitter as a list': (lambda: mk(splitter=[params(nn.Linear(3,2))]),
+        "`splitter` is a function of the model, such as `lambda m: [m.body.parameters(), m.head.parameters()]`, but "
+        "got [[<Parameter of shape (2, 3), torch.float32>, "),
     'mixed twice':        (lambda: mk(cbs=[MixUp(), MixUp()]).fit(1),
         "`mix_up_2` and `mix_up` would both mix the batch"),
     'epochs':             (lambda: mk().fit('3'), "`n_epoch` is a whole number, but got '3'"),
@@ -129,6 +151,19 @@ def test_a_typing_mistake_is_answered(what):
     f,text = mistakes[what]
     with pytest.raises((TypeError,ValueError), match=re.escape(text)): f()
 
+wide = nn.Sequential(*[nn.Linear(300, 300) for _ in range(30)])
+large = {
+    'splitter': lambda: mk(splitter=[params(wide)]), 'lr': lambda: mk().fit(1, torch.rand(5000)),
+    'loss_func': lambda: mk(loss_func=[wide]), 'model': lambda: mk(model=[wide]), 'cbs': lambda: mk(cbs=wide),
+    'opt_func': lambda: mk(opt_func=wide.state_dict()), 'n_epoch': lambda: mk().fit(wide), 'bs': lambda:
+    DataLoaders.from_dsets(ds, bs=torch.rand(40, 40)), 'ds_idx': lambda: mk().validate(wide),
+    'compared': lambda: compare(mk(), mk()), 'metrics': lambda: mk(metrics=[[torch.rand(90, 90)]]),
+    'text': lambda: GradientClip('x'*5000), 'dict': lambda: GradientClip({i:torch.rand(90, 90) for i in range(90)})}
+@pytest.mark.parametrize('what', large)
+def test_a_large_value_is_shown_in_one_line(what):
+    with pytest.raises((TypeError,ValueError)) as e: large[what]()
+    assert len(str(e.value))<400 and '\n' not in str(e.value)
+
 class Silent(nn.Linear):
     def __init__(self): super().__init__(3, 2)
     def forward(self, x): super().forward(x)
@@ -138,7 +173,7 @@ notes = {
         "There are 2 scores for each target: if targets are classes, give `loss_func=nn.CrossEntropyLoss()`"),
     'splitter':           (lambda: Learner(dls(), nn.Linear(3,2), nn.CrossEntropyLoss(), Adam, 1e-3, accuracy).fit(1),
         "raised by the splitter `accuracy`, which is called with the model"),
-    'opt_func':           (lambda: mk(opt_func=lambda: torch.optim.SGD).fit(1),
+    'opt_func':           (lambda: mk(opt_func=lambda groups: torch.optim.SGD(dict(groups))).fit(1),
         "raised by `opt_func`, which is called with nothing but a list of parameter groups: dicts, which have the"),
     'no return':          (lambda: mk(model=Silent()).fit(1),
         "If it returned None, `Silent.forward` has no `return`"),

@@ -21,7 +21,7 @@ from math import atan,exp,lgamma,log,pi,sqrt
 import numpy as np
 import torch
 from fastcore.basics import patch
-from ..core.checks import checked
+from ..core.checks import brief,checked
 from ..record.history import History,Row,missing
 from .diff import setup_changes
 from .seeds import SeedRuns,first_metric
@@ -245,7 +245,7 @@ def _finite(name, v, group, seeds):
 
 def _check_runs(name, v):
     if isinstance(v, SeedRuns): return
-    raise TypeError(f"`{name}` is a group of runs, as `learn.seeds` makes one, but got {v!r}")
+    raise TypeError(f"`{name}` is a group of runs, as `learn.seeds` makes one, but got {brief(v)}")
 
 @checked(a=_check_runs, b=_check_runs, level='(0,1)')
 def compare(

@@ -27,7 +27,7 @@ import os,re
 from dataclasses import dataclass,field
 from difflib import SequenceMatcher
 from pathlib import Path
-from ..core.checks import checked,listed,nearest
+from ..core.checks import brief,checked,listed,nearest
 from ..record.files import find_file,read_plain
 from ..loop.learner import Learner
 from ..resume.encoding import decode
@@ -324,7 +324,7 @@ class Difference:
 # %% ../../nbs/compare/02_diff.ipynb #diff
 def _check_run(name, v):
     if isinstance(v, (Learner,Fingerprint,Trail,str,os.PathLike)): return
-    raise TypeError(f"`{name}` is a learner, a `Fingerprint`, or a file, but got {v!r}")
+    raise TypeError(f"`{name}` is a learner, a `Fingerprint`, or a file, but got {brief(v)}")
 
 @checked(run_a=_check_run, run_b=_check_run)
 def diff(

@@ -23,7 +23,7 @@ from math import isfinite
 from pathlib import Path
 from zlib import crc32
 from ..core.callback import Callback,refer
-from ..core.checks import checked,listed,nearest
+from ..core.checks import brief,checked,listed,nearest
 from ..restore.places import by_name
 from ..record.history import History,Row,missing,no_results
 from ..record.recorder import find_recorder
@@ -160,7 +160,7 @@ class Card(dict):
         other, # Another card
     ): # A `CardDiff`
         "What differs between this card, a, and another one, b"
-        if not isinstance(other, Card): raise TypeError(f"`other` is a card, but got {other!r}")
+        if not isinstance(other, Card): raise TypeError(f"`other` is a card, but got {brief(other)}")
         a,b = self['fingerprint'],other['fingerprint']
         columns = [k for k in a if k in b and k not in ('at','batches')]
         return CardDiff(self, other, setup_changes(self.setup, other.setup),

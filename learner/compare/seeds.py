@@ -19,7 +19,7 @@ import numpy as np
 from torch import nn
 from fastcore.basics import patch
 from fastcore.foundation import L
-from ..core.checks import listed,nearest,one_of,signature,whole
+from ..core.checks import brief,listed,nearest,one_of,signature,whole
 from ..data.generators import keep_random
 from ..loop.learner import Learner
 from ..record.history import History,Row,is_loss,missing,no_results
@@ -63,7 +63,7 @@ class Plan:
         "A model that the user's function makes"
         res = self.model()
         if not isinstance(res, nn.Module):
-            raise TypeError(f"`model` is a function that makes an `nn.Module`, but it made {res!r}")
+            raise TypeError(f"`model` is a function that makes an `nn.Module`, but it made {brief(res)}")
         if res is self.learn.model or res is self.last:
             raise ValueError("`model` gave the same model again: it is a function that makes a new one")
         return res
@@ -243,7 +243,7 @@ def _seeds(n):
     if not isinstance(n, (list,tuple,range)): return list(range(whole('n', n, 2)))
     res = [whole('n', o) for o in n]
     if len({*res})<max(len(res), 2):
-        raise ValueError(f"`n` is a number of seeds, or two or more different ones, but got {n!r}")
+        raise ValueError(f"`n` is a number of seeds, or two or more different ones, but got {brief(n)}")
     return res
 
 def _streams(vary):
@@ -256,7 +256,7 @@ def _check_learner(learn, fit, model, args):
     if learn.mode is not None: raise RuntimeError(f"`seeds` cannot start inside a running `{learn.mode}`")
     if not callable(method := getattr(Learner, str(fit), None)):
         near = nearest(str(fit), [o for o in dir(Learner) if 'fit' in o])
-        raise ValueError(f"`fit` is the name of a method that trains, but got {fit!r}.{near}")
+        raise ValueError(f"`fit` is the name of a method that trains, but got {brief(fit)}.{near}")
     _check_args(args, method)
     if model is not None and not callable(model) or isinstance(model, nn.Module):
         raise TypeError(f"`model` is a function that makes a model, but got {type(model).__name__}: "

@@ -17,7 +17,7 @@ from types import MethodType
 from weakref import ref
 from fastcore.basics import GetAttr
 from torch import nn
-from .checks import checked,in_range,instead_of,is_number,known_args,listed,nearest,signature,snake_name
+from .checks import brief,checked,in_range,instead_of,is_number,known_args,listed,nearest,signature,snake_name
 from .events import AnyOf,Filter,cancels,event,in_phases,moments
 
 # %% ../../nbs/core/03_callback.ipynb #Flags
@@ -30,7 +30,7 @@ def check_flag(cb, k, v):
     if k=='order': right,what = is_number(v),'a number, lowest first'
     else: right,what = not (callable(v) or isinstance(v, str)),'True or False'
     if right: return
-    raise TypeError(f"`{type(cb).__name__}.{k}` is {what}, but got {'a method' if callable(v) else repr(v)}")
+    raise TypeError(f"`{type(cb).__name__}.{k}` is {what}, but got {'a method' if callable(v) else brief(v)}")
 
 class Flags:
     "When a callback takes part, and how other parts of the library treat it"
@@ -185,7 +185,7 @@ class Attached(GetAttr):
 
     def _set_name(self, name):
         if not (isinstance(name, str) and name.isidentifier()):
-            raise ValueError(f"`name` is an identifier, as in `learn.{self.name}`, but got {name!r}")
+            raise ValueError(f"`name` is an identifier, as in `learn.{self.name}`, but got {brief(name)}")
         if self.learn is not None: raise ValueError(
             f"`{type(self).__name__}` is attached as `{self.name}` already: give it a `name` before")
         vars(self).update(name=name, own_name=name)
@@ -197,7 +197,8 @@ def _check_handler(
 ):
     "Refuse what does nothing when it is called"
     if f is None: return # switches off what the class inherits
-    if not callable(f): raise TypeError(f"`{who}` runs at the event, so it is a method or a function, but got {f!r}")
+    if not callable(f):
+        raise TypeError(f"`{who}` runs at the event, so it is a method or a function, but got {brief(f)}")
     inner = unwrap(f)
     why = "`yield`" if isgeneratorfunction(inner) else "`async`" if iscoroutinefunction(inner) else None
     more = "" if inner is f else ". If a decorator runs it, call it from a plain method"
@@ -251,7 +252,7 @@ class Callback(Flags, State, Attached):
             if k not in event:
                 raise TypeError(f"`{type(self).__name__}({k}=…)` would never run, because no event is called `{k}`."
                     f"{nearest(k, event)} For an event of your own, write `@on('{k}')`, or a class with this method")
-            if not callable(f): raise TypeError(f"`{k}` is a function of the callback, but got {f!r}")
+            if not callable(f): raise TypeError(f"`{k}` is a function of the callback, but got {brief(f)}")
             _check_handler(f, f'{type(self).__name__}({k}=…)')
             _check_arguments(k, f, f'{type(self).__name__}({k}=…)')
         self._fns = fns
@@ -396,16 +397,16 @@ def on(
     evs = ev if isinstance(ev, AnyOf) else [ev]
     for o in evs:
         if not isinstance(o, (str,Filter)):
-            raise TypeError(f"`ev` is an event such as `event.after_batch`, but got {o!r}")
+            raise TypeError(f"`ev` is an event such as `event.after_batch`, but got {brief(o)}")
         event.check(name := getattr(o, 'event', o), f'on({o!r})')
         if name in cancels: raise TypeError(
             f"`{name}` is a scope, and its events are `before_{name}` and `after_{name}`")
     if given and not isinstance(ev, str):
-        raise ValueError(f"{' and '.join(f'`{o}`' for o in given)} given, but {ev!r} already says when to run")
+        raise ValueError(f"{' and '.join(f'`{o}`' for o in given)} given, but {brief(ev)} already says when to run")
     def filters(): return [Filter(o, **given) if isinstance(o, str) else copy(o).reset() for o in evs]
     filters() # raises now, rather than when a function is decorated
     def _f(f):
-        if not callable(f): raise TypeError(f"`on` makes a callback of a function, but got {f!r}")
+        if not callable(f): raise TypeError(f"`on` makes a callback of a function, but got {brief(f)}")
         _check_handler(f, name := getattr(f, '__name__', repr(f)))
         for o in evs: _check_arguments(getattr(o, 'event', o), f, name, 'learn')
         return FuncCallback(f, filters(), order)

@@ -12,7 +12,7 @@ import re
 from itertools import islice
 from weakref import WeakKeyDictionary
 from fastcore.foundation import L
-from .checks import listed
+from .checks import brief,is_number,listed
 from .tracebacks import innermost_frame,is_top,warn
 from .callback import Callback,FuncCallback,check_flag,flags,hold,is_version,refer,weak
 from .events import event
@@ -21,6 +21,8 @@ from .events import event
 def _to_make_one(o):
     "How to make a callback of `o`"
     if isinstance(o, str) and o.isidentifier(): return f" Write the class itself: `{o}`, without quotes"
+    if o is None: return " Leave it out, as in `cbs=[a, *([b] if flag else [])]`"
+    if is_number(o): return f" Give numbers by name, as in `lr={o}`"
     if isinstance(o, (list,tuple)): return " Write `add_cbs([…])`, or one flat list, as in `cbs=[a, *others]`"
     cls = o if isinstance(o, type) else type(o)
     if cls.__module__=='torch.optim.lr_scheduler': return f" `TorchScheduler` makes one of a `{cls.__name__}`"
@@ -44,7 +46,7 @@ class CallbackList(L):
         "`cb` as an instance. It is taken from another owner, unless that is running"
         if isinstance(cb, type) and issubclass(cb, Callback): cb = cb()
         if not isinstance(cb, Callback):
-            raise TypeError(f"A callback is a `Callback` or a class of them, but got {cb!r}.{_to_make_one(cb)}")
+            raise TypeError(f"A callback is a `Callback` or a class of them, but got {brief(cb)}.{_to_make_one(cb)}")
         if cb.__hash__ is None: raise TypeError(f"`{type(cb).__name__}` compares its instances by their values, as "
             "dataclasses do, and callbacks are told apart by which they are: write `@dataclass(eq=False)`")
         if cb.learn is not None and cb.learn is not self.owner: # a cell that makes the Learner was run again
@@ -139,7 +141,8 @@ def chosen(cbs, which):
     "The callbacks among `cbs` that `which` lists: instances, or classes for all instances of any version of them"
     for w in L(which):
         if isinstance(w, Callback) or (isinstance(w, type) and issubclass(w, Callback)): continue
-        raise TypeError(f"`cbs` are callbacks, or classes of them, but got {w!r}")
+        hint = f": write `learn.{w}`" if w in [o.name for o in cbs] else ""
+        raise TypeError(f"Attached callbacks are named by themselves or their classes, but got {brief(w)}{hint}")
     def is_one(o, w): return any(is_version(c, w) for c in type(o).__mro__) if isinstance(w, type) else o is w
     return [o for o in cbs if any(is_one(o, w) for w in L(which))]
 

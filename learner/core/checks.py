@@ -9,6 +9,7 @@ __all__ = ['nearest', 'known_args', 'snake_name']
 
 # %% ../../nbs/core/01_checks.ipynb #imports
 import re,sys
+from contextlib import suppress
 from difflib import get_close_matches
 from functools import partial,wraps
 from importlib import import_module
@@ -16,6 +17,7 @@ from inspect import signature
 from operator import index
 from os import PathLike
 from pathlib import Path
+from reprlib import Repr
 from types import FunctionType,GenericAlias,UnionType
 from fastcore.basics import listify
 from torch import nn
@@ -189,6 +191,36 @@ def listed(
     if most is None or len(names)<=most: return ', '.join(names)
     return f"{', '.join(names[:most])} and {len(names)-most} more"
 
+# %% ../../nbs/core/01_checks.ipynb #brief
+class _Brief(Repr):
+    "As `repr`, with the first items of containers; what would take several lines is described by its type"
+    def __init__(self):
+        super().__init__()
+        self.fillvalue,self.maxstring,self.maxlong,self.maxother = '…',150,150,sys.maxsize
+    def repr_instance(self, v, level):
+        text,kind = super().repr_instance(v, level),type(v).__name__
+        if len(text)<=150 and '\n' not in text: return text
+        with suppress(Exception): return f"<{kind} of shape {tuple(v.shape)}, {v.dtype}>" # a nested tensor has no shape
+        with suppress(Exception): return f"<{kind} of {len(v)}>"
+        return f"<{kind}>" if '\n' in text else text
+
+def brief(
+    v, # Anything that a user has given
+) -> str:
+    "`v` as a message shows it, in 150 characters at most"
+    text = _Brief().repr(v)
+    return text if len(text)<=150 else f"{text[:149]}…"
+
+def got(
+    v, # What is refused
+) -> str:
+    "The end of a message: the value, and where it belongs if it is a callback or a metric"
+    bases = [o.__name__ for o in (v if isinstance(v, type) else type(v)).__mro__]
+    if 'Callback' in bases: where = ". Callbacks go to `cbs=…`"
+    elif 'Metric' in bases or hasattr(getattr(v, 'func', v), 'higher_is_better'): where = ". Metrics go to `metrics=…`"
+    else: where = ""
+    return f"but got {brief(v)}{where}"
+
 # %% ../../nbs/core/01_checks.ipynb #whole
 def whole(
     name:str, # What the argument is called
@@ -198,7 +230,7 @@ def whole(
     "`v` as an int; whole numbers of numpy and torch are fine"
     try: n = None if isinstance(v, bool) else index(v)
     except TypeError: n = None
-    if n is None: raise TypeError(f"`{name}` is a whole number, but got {v!r}")
+    if n is None: raise TypeError(f"`{name}` is a whole number, {got(v)}")
     if n<least: raise ValueError(f"`{name}` is {least} or more, but got {n}")
     return n
 
@@ -212,7 +244,7 @@ def one_of(
     if v not in list(options):
         hint = nearest(str(v), options)
         if not hint and 'iter' in options: hint = " `iter` counts training batches, `step` optimizer steps"
-        raise ValueError(f"`{name}` is one of {listed(options)}, but got {v!r}.{hint}")
+        raise ValueError(f"`{name}` is one of {listed(options)}, {got(v)}.{hint}")
 
 # %% ../../nbs/core/01_checks.ipynb #in_range
 def is_number(v) -> bool:
@@ -252,7 +284,7 @@ def in_range(
 ):
     "Refuse what is no number in `interval`"
     words = f" {_range_words(interval)}" if interval else ""
-    if not is_number(v): raise TypeError(f"`{name}` is a number{words}, but got {v!r}")
+    if not is_number(v): raise TypeError(f"`{name}` is a number{words}, {got(v)}")
     low,high,closed,closed_high = _ends(interval or '(-inf,inf)')
     if (low<=v if closed else low<v) and (v<=high if closed_high else v<high): return
     raise ValueError(f"`{name}` is {_range_words(interval)}, but got {v}")
@@ -268,13 +300,13 @@ def _is_a(v, t): return _kinds[t][1](v) if t in _kinds else isinstance(v, t)
 def _check(name, v, types, rule):
     "Refuse `v` if it is of none of the `types`, or breaks the `rule`"
     if rule=='list' and (isinstance(v, (str,bytes,dict)) or not hasattr(v, '__iter__')):
-        raise TypeError(f"`{name}` is a list, but got {v!r}")
-    if rule is callable and not callable(v): raise TypeError(f"`{name}` is a function, but got {v!r}")
+        raise TypeError(f"`{name}` is a list, {got(v)}")
+    if rule is callable and not callable(v): raise TypeError(f"`{name}` is a function, but got {brief(v)}")
     if isinstance(rule, FunctionType): return rule(name, v)
     if isinstance(rule, tuple): one_of(name, v, rule)
     elif types and not any(_is_a(v, t) for t in types):
         more = f" {_range_words(rule)}" if isinstance(rule, str) and rule[:2]!='>=' else ""
-        raise TypeError(f"`{name}` is {' or '.join(map(_words, types))}{more}, but got {v!r}")
+        raise TypeError(f"`{name}` is {' or '.join(map(_words, types))}{more}, {got(v)}")
     elif {int,float} & {*types} and not isinstance(v, str): in_range(name, v, rule or '')
 
 def _types_of(p, rule):

@@ -22,7 +22,7 @@ from difflib import get_close_matches
 from functools import cache
 from math import inf
 from types import FunctionType
-from .checks import checked,is_number,is_whole,listed,nearest,one_of
+from .checks import brief,checked,is_number,is_whole,listed,nearest,one_of
 
 # %% ../../nbs/core/02_events.ipynb #cancels
 class CancelException(BaseException):
@@ -124,7 +124,7 @@ def _parts(o): return o if isinstance(o, AnyOf) else (o,)
 class Event(_Union, str):
     "The name of an event. Called with a filter such as `every=2`, it selects some of the calls: see `Filter`"
     def __call__(self, *args, **kwargs):
-        if args: raise TypeError(f"`event.{self}` takes a filter by name, such as `every=2`, but got {args[0]!r}. "
+        if args: raise TypeError(f"`event.{self}` takes a filter by name, such as `every=2`, but got {brief(args[0])}. "
             f"To run a function of the learner there, write `@on(event.{self})` above it")
         return Filter(self, **kwargs)
 
@@ -150,7 +150,7 @@ class Events:
         name:str, # A new name, with the prefix `before_`, `after_` or `cleanup_`
     ) -> Event:
         "Add an event of your own, fired by `learn(name, *args)`. Names without these prefixes need no registration"
-        if not isinstance(name, str): raise TypeError(f"`name` is the name of an event, but got {name!r}")
+        if not isinstance(name, str): raise TypeError(f"`name` is the name of an event, but got {brief(name)}")
         if not (name.isidentifier() and name.startswith(self.prefixes)):
             raise ValueError(f"`{name}` needs no registration: "
                 f"only names that start with {listed(self.prefixes)} are reserved")
@@ -189,7 +189,7 @@ def check_every(
     kind = 'number' if unit in fractions else 'whole number'
     counted = {None:'calls', 's':'seconds'}.get(unit, f'`{unit}`s')
     raise (ValueError if is_number(every) else TypeError)(
-        f"`every` is a {kind} of {counted} above 0, but got {every!r}")
+        f"`every` is a {kind} of {counted} above 0, but got {brief(every)}")
 
 def passed(before, now, every):
     "Whether a multiple of `every` lies after `before`, and not after `now`"
@@ -212,7 +212,7 @@ def _check_calls(once):
     "Refuse a list of calls that is empty or not of whole numbers"
     calls = once if isinstance(once, (list,tuple)) else [once]
     if once is not None and not (calls and all(is_whole(o) and o>0 for o in calls)):
-        raise ValueError(f"`once` is a whole number, or several, counted from 1, but got {once!r}")
+        raise ValueError(f"`once` is a whole number, or several, counted from 1, but got {brief(once)}")
 
 # %% ../../nbs/core/02_events.ipynb #Filter
 class Filter(_Union):

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from fastcore.basics import GetAttr
 from torch.utils.data import DataLoader,Dataset,IterableDataset
-from ..core.checks import checked,is_whole,listed,nearest,no_attribute,signature
+from ..core.checks import brief,checked,is_whole,listed,nearest,no_attribute,signature
 from .batches import default_device
 from .generators import is_stateful,places_of
 from .search import search,stored
@@ -46,11 +46,11 @@ def check_loader(
         "write `DataLoader(TensorDataset(x, y), batch_size=64)`")
     if type(dl) in (tuple,list) and any(isinstance(o, DataLoader) for o in dl): raise TypeError(
         f"`{name}` is one loader, but got {len(dl)} in a {type(dl).__name__}: write `DataLoaders(train, valid)`")
-    if isinstance(dl, (str,bytes,Mapping)): raise TypeError(f"`{name}` is an iterable of batches, but got {dl!r:.200}")
+    if isinstance(dl, (str,bytes,Mapping)): raise TypeError(f"`{name}` is an iterable of batches, but got {brief(dl)}")
     if isfunction(dl): raise TypeError(f"`{name}` is a loader, but got the function `{dl.__name__}`: if it yields "
         "batches, write a class whose `__iter__` does, so that each epoch starts anew")
     if not hasattr(dl, '__iter__') and not hasattr(dl, '__getitem__'):
-        raise TypeError(f"`{name}` is not iterable: a loader is an iterable of batches, but got {dl!r}")
+        raise TypeError(f"`{name}` is not iterable: a loader is an iterable of batches, but got {brief(dl)}")
 
 def check_choice(
     name:str, # What the argument is called
@@ -59,7 +59,7 @@ def check_choice(
     "Refuse what is neither a loader nor the position or name of one"
     if (isinstance(v, str) and v) or is_whole(v): return
     if hasattr(v, '__iter__') or hasattr(v, '__getitem__'): return check_loader(name, v)
-    raise TypeError(f"`{name}` is the position or name of a loader in `dls`, or a loader, but got {v!r}")
+    raise TypeError(f"`{name}` is the position or name of a loader in `dls`, or a loader, but got {brief(v)}")
 
 # %% ../../nbs/data/04_loaders.ipynb #END
 END = object() # what `next` gives when a loader has no more batches
@@ -130,7 +130,7 @@ def check_device(
     try: torch.empty(0, device=torch.device(v))
     except (TypeError, RuntimeError, AssertionError) as e:
         why = "" if isinstance(e, TypeError) else f". {str(e).strip().partition(chr(10))[0]}"
-        raise ValueError(f"`{name}` is a device of this machine, such as `cpu`, but got {v!r}{why}") from e
+        raise ValueError(f"`{name}` is a device of this machine, such as `cpu`, but got {brief(v)}{why}") from e
 
 def _with_index(device):
     "The device that tensors there name: `cuda` is `cuda:0`, or the current one"
@@ -158,7 +158,7 @@ def check_dataset(
     if type(v).__name__=='DataFrame': raise TypeError(f"`{name}` is a dataset, but got a DataFrame, whose `df[0]` is a "
         "column: write `TensorDataset(x, y)`, where `x = torch.tensor(df[names].values, dtype=torch.float32)`")
     if isinstance(v, type) or not (hasattr(v, '__len__') and hasattr(v, '__getitem__')):
-        raise TypeError(f"`{name}` is a dataset with a length, but got {v!r}")
+        raise TypeError(f"`{name}` is a dataset with a length, but got {brief(v)}")
 
 def _check_no_targets(train, valid):
     "Refuse inputs and targets that are no dataset, and an array of each where two datasets are wanted"
@@ -190,7 +190,7 @@ def _size(dl): return f'{length(dl)} batches' if length(dl) is not None else 'un
 def _no_loader(i, names, valids):
     what = f"there are {listed(names)}."
     if i in (1,'valid') and not valids: what = "there is nothing to validate on"
-    return f"No loader {i!r}: {what}{nearest(str(i), names)}"
+    return f"No loader {brief(i)}: {what}{nearest(str(i), names)}"
 
 class _NamedLoaders:
     "Loaders by name and by position: one to train on, those to validate on, and others"

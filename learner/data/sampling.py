@@ -15,14 +15,14 @@ import numpy as np
 import torch
 from torch.utils.data import (DataLoader,Sampler,WeightedRandomSampler,
     BatchSampler,IterableDataset,RandomSampler,SequentialSampler)
-from ..core.checks import checked
+from ..core.checks import brief,checked
 from .loaders import check_dataset,length
 
 # %% ../../nbs/data/07_sampling.ipynb #weighted_dl
 def _check_weights(name, v):
     try: several = torch.as_tensor(v, dtype=torch.double).ndim==1
     except (TypeError, ValueError, RuntimeError): several = False
-    if not several: raise TypeError(f"`{name}` are numbers, one for each sample, but got {v!r:.200}")
+    if not several: raise TypeError(f"`{name}` are numbers, one for each sample, but got {brief(v)}")
 
 @checked(dataset=check_dataset, bs='>=1', wgts=_check_weights, n='>=1')
 def weighted_dl(

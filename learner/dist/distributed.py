@@ -17,7 +17,7 @@ import torch
 from torch import nn
 from fastcore.basics import patch
 from ..core.callback import Callback
-from ..core.checks import checked,extra,no_closure
+from ..core.checks import brief,checked,extra,no_closure
 from ..core.events import CancelFitException
 from ..data.generators import random_state,seed_all,set_random_state
 from ..data.batches import find_bs,map_tensors,rows_joined,rows_of,to_device
@@ -290,7 +290,7 @@ def check_fit(learn, procs):
 # %% ../../nbs/dist/07_distributed.ipynb #check_shard
 def _check_shard(name, v):
     if isinstance(v, bool) or 'FullyShardedDataParallelPlugin' in [o.__name__ for o in type(v).__mro__]: return
-    raise TypeError(f"`{name}` is True, False, or accelerate's `FullyShardedDataParallelPlugin`, but got {v!r}")
+    raise TypeError(f"`{name}` is True, False, or accelerate's `FullyShardedDataParallelPlugin`, but got {brief(v)}")
 
 # %% ../../nbs/dist/07_distributed.ipynb #Distributed
 class Distributed(_EndsTogether):

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 from ..core.callback import TrainEvalCallback
-from ..core.checks import checked,known_args
+from ..core.checks import brief,checked,known_args
 from ..data.batches import tensors_in
 from .hooks import HookCallback
 from ..record.history import Row
@@ -128,7 +128,7 @@ class ActivationStats(HookCallback):
         if self.stats is None: raise ValueError(f"`{type(self).__name__}` has seen no training batch yet")
         n = self.stats.shape[1]
         if not hasattr(idx, '__index__'):
-            raise TypeError(f"A layer is known by its position in `modules`, 0 to {n-1}, but got {idx!r}")
+            raise TypeError(f"A layer is known by its position in `modules`, 0 to {n-1}, but got {brief(idx)}")
         if not -n<=idx<n: raise IndexError(f"There is no layer {idx}, but {n} of them: 0 to {n-1}")
         return self.stats[:,idx]
 

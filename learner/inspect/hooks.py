@@ -16,7 +16,7 @@ from torch import nn
 from torch.nn.utils.parametrize import is_parametrized
 from fastcore.foundation import L
 from ..core.callback import Callback
-from ..core.checks import checked
+from ..core.checks import brief,checked
 from ..data.batches import map_tensors
 
 # %% ../../nbs/inspect/01_hooks.ipynb #Hook
@@ -28,15 +28,15 @@ def _taken(o, detach, cpu):
     return map_tensors(take, o)
 
 def _module(name, m):
-    if not isinstance(m, nn.Module): raise TypeError(f"`{name}` is an `nn.Module`, but got {m!r}")
+    if not isinstance(m, nn.Module): raise TypeError(f"`{name}` is an `nn.Module`, but got {brief(m)}")
     return m
 
 def _several(name, ms):
     "Modules as a list: they are checked before the first is hooked"
     if isinstance(ms, nn.Module) and not hasattr(ms, '__iter__'):
-        raise TypeError(f"`{name}` are several modules, but got {ms!r}: write `Hook`, or `[module]`")
+        raise TypeError(f"`{name}` are several modules, but got {brief(ms)}: write `Hook`, or `[module]`")
     if isinstance(ms, str) or not hasattr(ms, '__iter__'):
-        raise TypeError(f"`{name}` is a list of modules, but got {ms!r}")
+        raise TypeError(f"`{name}` is a list of modules, but got {brief(ms)}")
     for i,m in enumerate(ms := list(ms)): _module(f'{name}[{i}]', m)
     return ms
 
@@ -53,7 +53,7 @@ class Hook:
         when=None, # Listen only while `when()` is true
     ):
         if not callable(hook_func): raise TypeError(
-            f"`hook_func` is a function of a module, its input and its output, but got {hook_func!r}")
+            f"`hook_func` is a function of a module, its input and its output, but got {brief(hook_func)}")
         self.hook_func,self.detach,self.cpu,self.when = hook_func,detach,cpu,when
         self.stored,self.calls,self.removed = None,0,False
         self.hook = (m.register_forward_hook if is_forward else m.register_full_backward_hook)(self._run)

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader,TensorDataset
-from ..core.checks import checked,in_range
+from ..core.checks import brief,checked,in_range
 from ..core.callback import Callback
 from ..data.loaders import DataLoaders
 from ..core.events import event
@@ -93,7 +93,7 @@ class Raise(Callback):
         order:int=0, # Among the callbacks
     ):
         if not isinstance(exc, BaseException) and not (isinstance(exc, type) and issubclass(exc, BaseException)):
-            raise TypeError(f"`exc` is an exception, or a class of them, but got {exc!r}")
+            raise TypeError(f"`exc` is an exception, or a class of them, but got {brief(exc)}")
         in_range('order', order)
         self.ev,self.exc,self.n,self.order,self.count = ev,exc,n,order,0
         super().__init__(**{ev: Raise._count})

@@ -13,7 +13,7 @@ from contextlib import contextmanager,nullcontext
 from math import inf
 import torch
 from torch.nn.parameter import is_lazy
-from ..core.checks import checked,listed,short_name,whole
+from ..core.checks import brief,checked,listed,short_name,whole
 from ..core.events import moments
 from ..core.callback import Callback,TrainEvalCallback
 from ..core.dispatch import check_scopes
@@ -335,7 +335,7 @@ class StopMixin(OptimizerMixin):
 # %% ../../nbs/loop/07_fitting.ipynb #FitMixin
 def _check_resume(name, v):
     if v is None or isinstance(v, bool) or (isinstance(v, (str,os.PathLike)) and str(v)): return
-    raise TypeError(f"`{name}` is True, 'auto', or the file of a checkpoint, but got {v!r}")
+    raise TypeError(f"`{name}` is True, 'auto', or the file of a checkpoint, but got {brief(v)}")
 
 class FitMixin(StopMixin):
     "Fits and resumes"

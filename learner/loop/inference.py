@@ -15,7 +15,7 @@ from weakref import ref
 from torch import nn
 from fastcore.foundation import L
 from ..core.tracebacks import empty,is_full
-from ..core.checks import checked,is_whole
+from ..core.checks import brief,checked,got,is_whole
 from ..core.callback import FuncCallback
 from ..core.callbacks import CallbackList
 from ..core.dispatch import check_scopes
@@ -130,13 +130,15 @@ def check_parts(dls, model, loss_func, cbs):
     if not isinstance(dls, DataLoaders):
         instead = "Learner(dls, model, …)" if isinstance(model, DataLoaders) else "DataLoaders(train, valid)"
         raise TypeError(f"`dls` is a `DataLoaders`, but got {type(dls).__name__}: write `{instead}`")
-    if not isinstance(model, nn.Module): raise TypeError(f"`model` is an `nn.Module`, but got {model!r}" + made(model))
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"`model` is an `nn.Module`, but got {brief(model)}{made(model)}")
     if isinstance(loss_func, type) and issubclass(loss_func, nn.Module):
         raise TypeError(f"`loss_func` is a function of predictions and targets, but got a class{made(loss_func)}")
     if loss_func is not None and not callable(loss_func):
-        raise TypeError(f"`loss_func` is a function of predictions and targets, but got {loss_func!r}")
+        raise TypeError(f"`loss_func` is a function of predictions and targets, {got(loss_func)}")
     if not isinstance(cbs, CallbackList):
-        raise TypeError(f"`learn.cbs` has been replaced by {cbs!r}: callbacks are attached by `learn.add_cbs([…])`")
+        raise TypeError(
+            f"`learn.cbs` has been replaced by {brief(cbs)}: callbacks are attached by `learn.add_cbs([…])`")
 
 # %% ../../nbs/loop/02_inference.ipynb #InferenceMixin
 def devices_of(module):

@@ -18,10 +18,10 @@ import torch
 from torch import nn
 from fastcore.basics import AttrDict
 from fastcore.foundation import L
-from ..core.checks import checked,in_range,short_name
+from ..core.checks import brief,checked,got,in_range,short_name,signature
 from ..core.callback import TrainEvalCallback,put_slots,refer,slot_values
 from ..data.loaders import DataLoaders
-from ..model.groups import check_hyper,params
+from ..model.groups import check_hyper,check_splitter,params
 from ..model.hypers import parts_of
 from ..model.optimizer import Adam,own_attrs,step_hooks
 from ..measure.kinds import Metrics,mk_metrics
@@ -112,16 +112,24 @@ def env_limit() -> int|None:
     if not v.isdecimal() or int(v)<1: raise ValueError(f"`{limit_variable}` is a whole number above 0, but is {v!r}")
     return int(v)
 
+def _makes_optimizer(f):
+    "Whether `f` can be called with a list of groups, unlike a metric"
+    if isinstance(f, type): return issubclass(f, torch.optim.Optimizer)
+    try: signature(f).bind([])
+    except TypeError: return False
+    except ValueError: pass # it has no signature
+    return True
+
 def _check(opt_func, moms, **rates):
     for k,v in rates.items(): check_hyper(k, v)
     if not (isinstance(moms, (list,tuple)) and len(moms)==3): raise ValueError(
-        f"`moms` are three values, momentum at the start, in the middle and at the end, but got {moms!r}")
+        f"`moms` are three values, momentum at the start, in the middle and at the end, but got {brief(moms)}")
     for o in moms: in_range('moms', o, '[0,1]')
     if isinstance(opt_func, torch.optim.Optimizer): return
-    if not callable(opt_func) or (isinstance(opt_func, type) and not issubclass(opt_func, torch.optim.Optimizer)):
+    if not _makes_optimizer(opt_func):
         named = [f" Did you mean `torch.optim.{k}`?" for k in dir(torch.optim) if k.lower()==str(opt_func).lower()]
-        raise TypeError(f"`opt_func` is a class of `torch.optim`, or a function that makes one, but got {opt_func!r}."
-            + ''.join(named[:1]))
+        raise TypeError("`opt_func` is a class of `torch.optim`, or a function of groups that makes one, "
+            f"{got(opt_func)}.{''.join(named[:1])}")
 
 # %% ../../nbs/loop/08_learner.ipynb #Learner
 class Learner(ShowMixin):
@@ -149,7 +157,7 @@ class Learner(ShowMixin):
     default_cbs = TrainEvalCallback,Recorder,ProgressCallback
     own_names = frozenset() # of attributes that are not the user's
 
-    @checked(dls=..., model=..., wd=..., splitter=callable, path=Path, model_dir=Path)
+    @checked(dls=..., model=..., wd=..., splitter=check_splitter, path=Path, model_dir=Path)
     def __init__(self,
         dls:DataLoaders, # Where batches come from
         model:nn.Module, # Called with the inputs of a batch

@@ -13,6 +13,7 @@ from functools import partial
 from itertools import count,takewhile
 from math import inf
 import torch
+from ..core.checks import brief
 from ..core.events import CancelBatchException
 from ..core.callback import refer,weak
 from ..core.scopes import interruptible,scope
@@ -171,7 +172,7 @@ class LoopState(FitProgress):
     @opt.setter
     def opt(self, v):
         if not (v is None or isinstance(v, torch.optim.Optimizer)):
-            raise TypeError(f"`opt` is a `torch.optim.Optimizer`, but got {v!r}. A class of your own derives from "
+            raise TypeError(f"`opt` is a `torch.optim.Optimizer`, but got {brief(v)}. A class of your own derives from "
                 "`Optimizer`; a class or function that makes an optimizer is an `opt_func`")
         self._current_opt = v
         self._note_opt()
@@ -301,7 +302,7 @@ def check_loss(learn, e):
         hint = ": leave out `.item()`" if isinstance(o, (int,float)) else ""
         by_callback = isinstance(learn.loss, torch.Tensor) # as it was returned
         whose = "a callback has set `loss_grad` to" if by_callback else f"`{learn.loss_func}` returned"
-        raise TypeError(f"The loss must be a tensor, but {whose} {o!r}{hint}")
+        raise TypeError(f"The loss must be a tensor, but {whose} {brief(o)}{hint}")
     if o.ndim:
         raise ValueError(f"The loss must be one number, but has shape {tuple(o.shape)}: "
             "reduce it, for example by `.mean()`")

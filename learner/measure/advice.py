@@ -19,7 +19,7 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader
 from ..core.attendance import note_of_raiser
-from ..core.checks import instead_of,listed,short_name,signature
+from ..core.checks import brief,instead_of,listed,short_name,signature
 from ..values.functions import of_library
 from ..values.tensors import dtype_name
 from ..data.generators import keep_random
@@ -227,7 +227,7 @@ def advice(learn, e):
 def _wrong_type(learn, by_recorder):
     "What to write where `loss` or `yb` has a wrong type"
     if by_recorder and isinstance(v := learn.loss, (int,float)):
-        return f"`loss` is a tensor, but the loss function or a callback made it {v!r}: leave out `.item()`"
+        return f"`loss` is a tensor, but the loss function or a callback made it {brief(v)}: leave out `.item()`"
     if by_recorder or not isinstance(learn.yb, torch.Tensor): return ''
     return f"`yb` is a tuple of targets, but is a {type(learn.yb).__name__} now: " \
         "a callback that changes the only target writes `self.learn.y = …`"

@@ -14,7 +14,7 @@ from copy import deepcopy
 import numpy as np
 import torch
 from torch import nn
-from ..core.checks import argument_names,checked,nearest,signature
+from ..core.checks import argument_names,brief,checked,nearest,signature
 from ..model.losses import is_kept
 from ..model.loss_properties import ignore_index_of,loss_of
 from .metrics import AvgLoss,AvgMetric,Metric,as_double,flat_pair,func_name,has_argument,ignored_by
@@ -66,7 +66,7 @@ class AccumMetric(Metric):
     ):
         if activation is not None and not callable(activation):
             raise TypeError("`activation` is a function of predictions, such as `torch.sigmoid`, "
-                f"but got {activation!r}")
+                f"but got {brief(activation)}")
         _check_kwargs(type(self), func, kwargs)
         if invert_arg is None: invert_arg = is_of_sklearn(func)
         self.func,self.dim_argmax,self.activation,self.thresh = func,dim_argmax,activation,thresh
@@ -128,7 +128,7 @@ class AccumMetric(Metric):
                 f"each target: {instead}")
             raise
         if res is None or isinstance(res, str): raise TypeError(
-            f"The metric `{self.name}` returns a number, or several, but it returned {res!r}")
+            f"The metric `{self.name}` returns a number, or several, but it returned {brief(res)}")
         return res.item() if self.to_np and getattr(res, 'ndim', None)==0 else res
 
 # %% ../../nbs/measure/02_kinds.ipynb #from_sklearn
@@ -172,7 +172,7 @@ def _has(o, *names): return all(hasattr(type(o), k) for k in names)
 
 def _check_metric(name, v):
     if not _has(v, 'update', 'compute', 'reset'): raise TypeError(
-        f"`{name}` is an object with `update`, `compute` and `reset`, as torchmetrics has them, but got {v!r}")
+        f"`{name}` is an object with `update`, `compute` and `reset`, as torchmetrics has them, but got {brief(v)}")
 
 _plain = int,float,complex,bool,str,type(None)
 _lists = list,tuple,set,frozenset,deque
@@ -263,7 +263,7 @@ class LossMetric(AvgLoss):
 
 def _check_names(name, v):
     if v and all(isinstance(o, str) and o for o in (v if isinstance(v, (list,tuple)) else [v])): return
-    raise TypeError(f"`{name}` are names, a list of them or one string with commas between, but got {v!r}")
+    raise TypeError(f"`{name}` are names, a list of them or one string with commas between, but got {brief(v)}")
 
 @checked(attrs=_check_names, names=_check_names)
 def LossMetrics(
@@ -299,7 +299,7 @@ def mk_metric(
     if is_of_sklearn(m): return from_sklearn(m)
     if callable(m): return AvgMetric(m)
     hint = f". Write the function itself: `{given}`, without quotes" if str(given).isidentifier() else ""
-    raise TypeError(f"A metric is a function of predictions and targets, or a `Metric`, but got {given!r}{hint}")
+    raise TypeError(f"A metric is a function of predictions and targets, or a `Metric`, but got {brief(given)}{hint}")
 
 def _members(m):
     "The metrics of a collection, by their names there, unless these are names of classes; or `m` alone"

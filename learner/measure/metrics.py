@@ -18,7 +18,7 @@ from types import SimpleNamespace
 import numpy as np
 import torch
 from torch import nn
-from ..core.checks import checked,is_whole,signature,snake_name,unchecked
+from ..core.checks import brief,checked,is_whole,signature,snake_name,unchecked
 from ..core.tracebacks import warn
 from ..values.functions import module_internals,of_library
 from ..values.copies import copied
@@ -180,7 +180,7 @@ class AsFunction(Metric):
     def __new__(cls, *args, **kwargs):
         self = super().__new__(cls)
         if len(args)>1 and isinstance(args[0], (list,tuple,np.ndarray)): raise TypeError(
-            f"`{cls.__name__}(pred, targ)` is of tensors, but got {args[0]!r:.100}")
+            f"`{cls.__name__}(pred, targ)` is of tensors, but got {brief(args[0])}")
         if not args or not isinstance(args[0], torch.Tensor): return self
         self.__init__(*args[2:], **kwargs)
         return self(*args[:2])

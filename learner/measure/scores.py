@@ -12,7 +12,7 @@ __all__ = ['CountScore', 'ClassCounts', 'ClassScore', 'Precision', 'Recall', 'F1
 
 # %% ../../nbs/measure/04_scores.ipynb #imports
 import torch
-from ..core.checks import checked,in_range,is_whole,nearest
+from ..core.checks import brief,checked,in_range,is_whole,nearest
 from ..model.losses import explain_bad_targets,is_kept
 from ..model.loss_properties import ignore_index_of,loss_of
 from .metrics import AsFunction,Metric,as_double,as_rows,flat_pair
@@ -66,14 +66,14 @@ class ClassCounts(CountScore):
 def different_classes(name, v):
     "Refuse anything but a list of different classes"
     if isinstance(v, (str,dict,set)) or not hasattr(v, '__len__'):
-        raise TypeError(f"`{name}` is a list of classes, but got {v!r}")
+        raise TypeError(f"`{name}` is a list of classes, but got {brief(v)}")
     if not len(v) or not all(is_whole(o) and o>=0 for o in v) or len({*map(int, v)})<len(v):
-        raise ValueError(f"`{name}` are different classes, numbers from 0, but got {v!r}")
+        raise ValueError(f"`{name}` are different classes, numbers from 0, but got {brief(v)}")
 
 def one_average(who, average, known):
     "`average`, if it is among the `known` ones"
     if average not in known: raise ValueError(f"`average` of `{who}` is one of {', '.join(map(repr, known))}, "
-        f"but got {average!r}.{nearest(str(average), [o for o in known if o])}")
+        f"but got {brief(average)}.{nearest(str(average), [o for o in known if o])}")
     return average
 
 # %% ../../nbs/measure/04_scores.ipynb #ClassScore
@@ -106,7 +106,7 @@ class ClassScore(ClassCounts):
     ):
         self.average = one_average(type(self).__name__, average, self.averages)
         if average=='binary' and pos_label not in (0,1):
-            raise ValueError(f"`pos_label` is 0 or 1, but got {pos_label!r}")
+            raise ValueError(f"`pos_label` is 0 or 1, but got {brief(pos_label)}")
         self.labels,self.pos_label = labels,int(pos_label) if average=='binary' else pos_label
         super().__init__(axis)
     def score(self, right, predicted, actual): raise NotImplementedError
@@ -187,7 +187,7 @@ class CohenKappa(ClassCounts):
         weights:str|None=None, # Cost of a mistake: 1, its distance if 'linear', the square of that if 'quadratic'
     ):
         if weights not in (None,'linear','quadratic'): raise ValueError("`weights` is None, 'linear' or 'quadratic', "
-            f"but got {weights!r}.{nearest(str(weights), ('linear','quadratic'))}")
+            f"but got {brief(weights)}.{nearest(str(weights), ('linear','quadratic'))}")
         super().__init__(axis)
         self.labels,self.weights = labels,weights
 

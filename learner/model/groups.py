@@ -15,7 +15,7 @@ from math import isfinite
 from sys import float_info
 import torch
 from torch import nn
-from ..core.checks import checked,in_range,is_sequence,listed,short_name
+from ..core.checks import brief,checked,got,in_range,is_sequence,listed,short_name
 from ..core.tracebacks import warn
 
 # %% ../../nbs/model/01_groups.ipynb #params
@@ -46,8 +46,14 @@ def norm_bias_params(
     biases = [p for k,p in m.named_parameters() if 'bias' in k.rpartition('.')[2].split('_')] if with_bias else []
     return list({id(p):p for p in [*norms, *biases]}.values())
 
+# %% ../../nbs/model/01_groups.ipynb #check_splitter
+def check_splitter(name, v):
+    "Refuse what cannot be called with a model, such as the lists themselves"
+    if not callable(v): raise TypeError(f"`{name}` is a function of the model, such as "
+        f"`lambda m: [m.body.parameters(), m.head.parameters()]`, but got {brief(v)}")
+
 # %% ../../nbs/model/01_groups.ipynb #split_groups
-@checked(splitter=callable)
+@checked(splitter=check_splitter)
 def param_groups(
     model:nn.Module, # What `splitter` splits
     splitter=params, # `splitter(model)` gives a list of parameters, or one such list for each group
@@ -61,14 +67,15 @@ def param_groups(
             + ("" if splitter is params else f" that `{name}` would return"))
     if isinstance(groups[0], torch.Tensor): groups = [groups]
     for i,g in enumerate(groups):
-        if not hasattr(g, '__iter__'): raise TypeError(f"`{name}` returns lists of parameters, but group {i} is {g!r}"
+        if not hasattr(g, '__iter__'): raise TypeError(
+            f"`{name}` returns lists of parameters, but group {i} is {brief(g)}"
             + (": write `list(layer.parameters())`" if isinstance(g, nn.Module) else ""))
     groups = [list(g) for g in groups]
     seen = set()
     for i,g in enumerate(groups):
         for p in g:
             if not isinstance(p, torch.Tensor):
-                raise TypeError(f"`{name}` returns lists of parameters, but group {i} has {p!r}")
+                raise TypeError(f"`{name}` returns lists of parameters, but group {i} has {brief(p)}")
             if id(p) in seen:
                 shape = tuple(p.shape)
                 raise ValueError(f"`{name}` returns a parameter of shape {shape} twice: groups may not overlap")
@@ -88,20 +95,23 @@ _most = float_info.max
 _finite = -_most,_most
 _bounds = {k:(0.,_most) for k in ('lr','lr_max','wd','eps')} | {k:(0.,1.) for k in ('mom','sqr_mom','moms')}
 
-def _refuse(name, shown, v, high):
-    if not all(map(isfinite, v)): raise ValueError(f"`{name}` must be finite, but got {shown}")
-    raise ValueError(f"`{name}` is {'in [0,1]' if high==1 else '0 or more'}, but got {shown}")
+def _refuse(name, given, v, high):
+    if not all(map(isfinite, v)): raise ValueError(f"`{name}` must be finite, but got {brief(given)}")
+    raise ValueError(f"`{name}` is {'in [0,1]' if high==1 else '0 or more'}, but got {brief(given)}")
+
+def _no_number(name, v):
+    return TypeError(f"`{name}` is a number, or one per parameter group, {got(v)}")
 
 def _floats_of(v, n, name):
     "One float for each group, of whatever was given"
-    if isinstance(v, (bool,str)): raise TypeError(f"`{name}` is a number, or one per parameter group, but got {v!r}")
+    if isinstance(v, (bool,str)): raise _no_number(name, v)
     vals = _spread(v, n, name) if isinstance(v, slice) else v if is_sequence(v) else [v]*n
     if len(vals)!=n:
         there = 'is 1 parameter group' if n==1 else f'are {n} parameter groups'
-        raise ValueError(f"`{name}` has {len(vals)} values, {list(vals)}, but there {there}")
+        raise ValueError(f"`{name}` has {len(vals)} values, {brief(list(vals))}, but there {there}")
     try: return [float(o) for o in vals]
     except (TypeError, ValueError):
-        raise TypeError(f"`{name}` is a number, or one per parameter group, but got {v!r}") from None
+        raise _no_number(name, v) from None
 
 def per_group(
     v, # A number, one per group, `slice(first, last)` in equal ratios, or `slice(last)`: a tenth of it for the others

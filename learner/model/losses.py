@@ -15,7 +15,7 @@ from math import prod
 import torch
 from torch import nn
 from torch.nn import functional as F
-from ..core.checks import argument_names,checked,in_range,is_whole,nearest,one_of,signature
+from ..core.checks import argument_names,brief,checked,in_range,is_whole,nearest,one_of,signature
 
 # %% ../../nbs/model/04_losses.ipynb #check_places
 def _lengths(shape): return [n for n in shape if n!=1] # an axis of length 1 changes no order
@@ -37,7 +37,7 @@ def check_places(
 reductions = 'mean','sum','none' # how losses of samples are combined
 
 def _check_index(k, v):
-    if not is_whole(v): raise TypeError(f"`{k}` is a whole number, but got {v!r}")
+    if not is_whole(v): raise TypeError(f"`{k}` is a whole number, but got {brief(v)}")
 
 _rules = dict(reduction=lambda k, v: one_of(k, v, (*reductions,'batchmean')), ignore_index=_check_index,
     label_smoothing=lambda k, v: in_range(k, v, '[0,1]'))
@@ -46,7 +46,7 @@ def _check_arg(k, v, loss_cls, cls):
     "Refuse arguments that a torch loss would not know, or would take and fail with when it is called"
     if k in _rules: _rules[k](k, v)
     if k in ('weight','pos_weight') and v is not None and not isinstance(v, torch.Tensor):
-        raise TypeError(f"`{k}` is a tensor with a weight for each class, but got {v!r}")
+        raise TypeError(f"`{k}` is a tensor with a weight for each class, but got {brief(v)}")
     taken = argument_names(loss_cls)
     if taken is None or k in taken: return
     ours = [o for f in (cls, BaseLoss) for o,p in signature(f).parameters.items() if p.kind is p.KEYWORD_ONLY]

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from functools import partial
 from inspect import Parameter
 import torch
-from ..core.checks import checked,listed,nearest,no_closure,short_name,signature
+from ..core.checks import brief,checked,listed,nearest,no_closure,short_name,signature
 from ..core.callback import Callback
 from ..values.functions import cached_weakly
 from ..data.loaders import target_names
@@ -28,7 +28,7 @@ def _renamer(f, what):
     "`f` if it is a function; of a dict of new names, a function that renames the fields of a mapping"
     if callable(f): return f
     if not isinstance(f, Mapping):
-        raise TypeError(f"`{what}` takes a function, or a dict such as `{{'old': 'new'}}`, as `f`, but got {f!r}")
+        raise TypeError(f"`{what}` takes a function, or a dict such as `{{'old': 'new'}}`, as `f`, but got {brief(f)}")
     def _f(b, optional=()):
         if not isinstance(b, Mapping):
             raise TypeError(f"`{what}` renames fields, but got a {type(b).__name__}: give it a function")

@@ -14,7 +14,7 @@ from contextlib import ExitStack,contextmanager
 from functools import cache
 from inspect import Parameter
 import torch
-from ..core.checks import checked,is_whole,short_name,signature
+from ..core.checks import brief,checked,is_whole,short_name,signature
 from ..core.events import CancelException
 from ..data.batches import map_tensors,tensors_in
 from .hypers import get_hyper,hypers,parts_of,set_in_group,spare,values_for
@@ -31,7 +31,7 @@ def make_opt(
     if not callable(opt_func):
         several = ". Several as one: `lambda groups: OptimList(…)`" if isinstance(opt_func, (list,tuple)) else ""
         raise TypeError("`opt_func` is a class of `torch.optim`, or a function of groups that returns an optimizer, "
-            f"but got {opt_func!r}{several}")
+            f"but got {brief(opt_func)}{several}")
     res = [dict(params=ps, group=i) for i,ps in enumerate(groups)]
     if hasattr(opt_func, 'cut'): res = opt_func.cut(res, model)
     if lr is not None:
@@ -42,7 +42,7 @@ def make_opt(
             "dicts, which have the `lr`")
         raise
     if not isinstance(opt, torch.optim.Optimizer):
-        raise TypeError(f"`{short_name(opt_func)}` must return a `torch.optim.Optimizer`, but returned {opt!r}")
+        raise TypeError(f"`{short_name(opt_func)}` must return a `torch.optim.Optimizer`, but returned {brief(opt)}")
     if 'wd' in hypers(opt) and any(get_hyper(opt, 'wd')): spare(opt, no_decay)
     return opt
 
@@ -91,10 +91,10 @@ def _made(opt_class, params, decouple=False, **kwargs):
 def _check_params(name, v):
     "Refuse what can hold no parameters; what an iterator gives is left to torch"
     if isinstance(v, (str,dict,torch.Tensor)) or not hasattr(v, '__iter__') or (hasattr(v, '__len__') and not len(v)):
-        raise TypeError(f"`{name}` are parameters, or groups of them, but got {v!r}")
+        raise TypeError(f"`{name}` are parameters, or groups of them, but got {brief(v)}")
     for i,o in enumerate(v if isinstance(v, (list,tuple)) else ()):
         if not isinstance(o, (torch.Tensor,dict,tuple)):
-            raise TypeError(f"`{name}` are parameters, or groups of them, but `{name}[{i}]` is {o!r}")
+            raise TypeError(f"`{name}` are parameters, or groups of them, but `{name}[{i}]` is {brief(o)}")
 
 @checked(params=_check_params, lr='>=0', mom='[0,1]', wd='>=0')
 def SGD(
@@ -199,7 +199,7 @@ def _check_opts(opts):
     if not opts: raise ValueError("`OptimList` is of one optimizer or more, but got none")
     for o in opts:
         if not isinstance(o, torch.optim.Optimizer):
-            raise TypeError(f"`OptimList` is of optimizers, made of their parameters, but got {o!r}")
+            raise TypeError(f"`OptimList` is of optimizers, made of their parameters, but got {brief(o)}")
         if requires_closure(o): raise ValueError(f"`{short_name(o)}` computes loss and gradients again within its "
             "step, so that it cannot be one of several: let it train all parameters")
 
@@ -209,7 +209,7 @@ def _steps(every, n):
     if len(every)!=n: raise ValueError(f"`every` is one number, or one for each of {n} optimizers, but got {every}")
     for k in every:
         if not (is_whole(k) or (isinstance(k, float) and k.is_integer())) or k<1:
-            raise ValueError(f"`every` counts steps: whole numbers, 1 or more, but got {k!r}")
+            raise ValueError(f"`every` counts steps: whole numbers, 1 or more, but got {brief(k)}")
     return [int(k) for k in every]
 
 class OptimList(torch.optim.Optimizer):

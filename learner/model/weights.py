@@ -18,7 +18,7 @@ import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
 from fastcore.foundation import L
-from ..core.checks import checked,listed,nearest
+from ..core.checks import brief,checked,listed,nearest
 from ..values.tensors import overlaps,usual_tensors
 
 # %% ../../nbs/model/06_weights.ipynb #unwrapped
@@ -154,7 +154,7 @@ def _chosen(only, names):
     if only is None: return lambda k: True
     given,only,parts = only,[*L(only)],[*dict.fromkeys(k.split('.')[0] for k in names)]
     if not only or not all(isinstance(p, str) for p in only): raise TypeError(
-        f"`only` is a pattern of names such as `body.*`, or a list of them, but got {given!r}")
+        f"`only` is a pattern of names such as `body.*`, or a list of them, but got {brief(given)}")
     for p in only:
         if any(fnmatchcase(k, p) for k in names): continue
         raise ValueError(f"`only={p!r}` matches no name of a weight: they begin with {listed(parts, 4)}."

@@ -23,7 +23,7 @@ import numpy as np
 import torch
 from torch import nn
 from fastcore.foundation import L
-from ..core.checks import checked
+from ..core.checks import brief,checked
 from ..data.batches import tensors_in
 from ..data.loaders import check_device
 
@@ -121,7 +121,7 @@ def path_in(
     kinds='a name or a path', # What `file` can be, for an error
 ) -> Path:
     "Where `file` is. A name cannot lead out of `folder`; an absolute path can be anywhere"
-    if not isinstance(file, (str,os.PathLike)): raise TypeError(f"A file is {kinds}, but got {file!r}")
+    if not isinstance(file, (str,os.PathLike)): raise TypeError(f"A file is {kinds}, but got {brief(file)}")
     path = Path(file)
     if not path.name or '..' in path.parts or '\0' in str(path):
         raise ValueError(f"{str(file)!r} names no file in `{folder}`: give a name inside, or an absolute path")
@@ -319,7 +319,7 @@ def reading(
 ):
     "Let an error say which file cannot be read, and why"
     if not (isinstance(file, (str,os.PathLike)) or hasattr(file, 'read')): # a number would be the file that has it
-        raise TypeError(f"A file is a path or an open file, but got {file!r}")
+        raise TypeError(f"A file is a path or an open file, but got {brief(file)}")
     at = file.tell() if hasattr(file, 'tell') else 0
     try: yield
     except Exception as e:

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from math import inf
 from numbers import Integral
 from time import perf_counter
-from ..core.checks import checked,extra,listed,nearest
+from ..core.checks import brief,checked,extra,listed,nearest
 from ..core.callback import Callback
 from .history import History,Row,fitting,html_table,text_row
 from .recorder import Recorder
@@ -207,10 +207,10 @@ class ProgressCallback(Callback):
         mark_best:bool=False, # Mark the best value of each column so far
     ):
         if bars not in (*_bars,None,False,True): raise ValueError(
-            f"`bars` is one of {listed(map(repr, _bars))}, or None, but got {bars!r}.{nearest(str(bars), _bars)}")
+            f"`bars` is one of {listed(map(repr, _bars))}, or None, but got {brief(bars)}.{nearest(str(bars), _bars)}")
         if print_every is not None and not (bars=='text' and isinstance(print_every, Integral) and print_every>=1):
             raise ValueError("`print_every` is a whole number of batches, 1 or more, and needs `bars='text'`, "
-                f"but got {print_every!r} with `bars={bars!r}`")
+                f"but got {brief(print_every)} with `bars={brief(bars)}`")
         self.bars,self.every,self.print_every,self.mark_best,self.screen = bars,every,print_every,mark_best,None
 
     def before_fit(self):

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from functools import cached_property
 import numpy as np
 import torch
-from ..core.checks import checked
+from ..core.checks import brief,checked
 from ..data.generators import keep_random,random_state,same_state,set_random_state
 from ..data.batches import find_bs,rows_of,single
 from ..data.loaders import twin
@@ -141,8 +141,8 @@ class Predicted:
         n = find_bs(self.preds)
         try: at = torch.as_tensor(np.arange(n)[list(idxs) if isinstance(idxs, tuple) else idxs], device='cpu')
         except (IndexError,TypeError):
-            raise IndexError(f"Samples have positions from 0 to {n-1}, but got {idxs!r}") from None
-        if not at.numel(): raise ValueError(f"There are {n} samples, and none of them is chosen by {idxs!r}")
+            raise IndexError(f"Samples have positions from 0 to {n-1}, but got {brief(idxs)}") from None
+        if not at.numel(): raise ValueError(f"There are {n} samples, and none of them is chosen by {brief(idxs)}")
         return at
 
     def _batch(self, at):

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.utils.data import default_collate
 from fastcore.basics import patch
 from ..core.callback import Callback
-from ..core.checks import checked,is_number
+from ..core.checks import brief,checked,is_number
 from ..data.batches import map_tensors,rows_of
 from ..data.sampling import by_number,in_order
 from ..loop.learner import Learner
@@ -71,7 +71,7 @@ def predict(self:Learner,
     know_loss(self)
     try: b = default_collate([item if isinstance(item, (tuple,Mapping)) else (item,)])
     except TypeError as e: raise TypeError(
-        f"`item` is one input as in a dataset, of tensors, arrays, numbers or strings, but got {item!r:.200}") from e
+        f"`item` is one input as in a dataset, of tensors, arrays, numbers or strings, but got {brief(item)}") from e
     _check_one(self, b)
     with self.uncut(), splitting(self, _all_input):
         try: preds,_,dec = self.get_preds(dl=[b], with_decoded=True)
@@ -108,7 +108,7 @@ class _Augment(Callback):
     "Replaces inputs by `aug` of them, and takes predictions back where it says how"
     run_train = False
     def __init__(self, aug):
-        if not callable(aug): raise TypeError(f"`aug` is a function of the inputs, but got {aug!r}")
+        if not callable(aug): raise TypeError(f"`aug` is a function of the inputs, but got {brief(aug)}")
         self.aug = aug
 
     def before_batch(self):
@@ -147,7 +147,7 @@ def tta(self:Learner,
 ) -> tuple: # Predictions, targets; with `beta=None`, the first is a pair, of the augmented passes and the plain one
     "Test-time augmentation: average the predictions of `n` augmented passes and one without augmentation"
     if beta is not None and not (is_number(beta) and 0<=beta<=1):
-        raise ValueError(f"`beta` is a weight in [0,1], or None, but got {beta!r}")
+        raise ValueError(f"`beta` is a weight in [0,1], or None, but got {brief(beta)}")
     dl = self.loader(ds_idx, dl)
     cbs = [] if aug is None else [_Augment(aug)]
     with self.uncut(), self.unchanged(dl):

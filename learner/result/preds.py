@@ -22,7 +22,7 @@ import torch
 from fastcore.basics import patch
 from fastcore.foundation import L
 from ..core.callback import Callback
-from ..core.checks import checked,is_whole,short_name,whole
+from ..core.checks import brief,checked,is_whole,short_name,whole
 from ..core.scopes import interruptible
 from ..data.batches import along_any,find_bs,is_of_samples,map_tensors,rows_cut,single,tensors_in
 from ..data.loaders import DataLoaders,check_choice,length
@@ -130,7 +130,7 @@ def _check_places(name, v):
     try: places = torch.as_tensor([] if v is None else v)
     except (TypeError, ValueError, RuntimeError): places = torch.tensor(0.)
     if places.ndim!=1 or (places.is_floating_point() and len(places)):
-        raise TypeError(f"`{name}` is a list of whole numbers, a place for each row, but got {v!r}")
+        raise TypeError(f"`{name}` is a list of whole numbers, a place for each row, but got {brief(v)}")
 
 def _check_file(name, path, concat_dim):
     if not path: return
@@ -386,7 +386,7 @@ class FetchPredsCallback(Callback):
         self.cbs = L(cbs)
         for o in self.cbs:
             if isinstance(o, Callback) or (isinstance(o, type) and issubclass(o, Callback)): continue
-            raise TypeError(f"`cbs` are callbacks, or classes of them, but got {o!r}")
+            raise TypeError(f"`cbs` are callbacks, or classes of them, but got {brief(o)}")
         self.kwargs = dict(ds_idx=ds_idx, dl=dl, with_input=with_input, with_decoded=with_decoded, reorder=reorder)
 
     def before_fit(self):

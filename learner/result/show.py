@@ -18,7 +18,7 @@ from textwrap import fill
 import torch
 from torch import Tensor
 from fastcore.basics import patch
-from ..core.checks import checked,in_range
+from ..core.checks import brief,checked,in_range
 from ..data.batches import find_bs,rows_of
 from ..data.loaders import twin
 from ..loop.learner import Learner
@@ -83,7 +83,7 @@ def check_size(
     "Refuse what is no size of a figure, before anything is computed"
     if figsize is None: return
     if not isinstance(figsize, (tuple,list)) or len(figsize)!=2:
-        raise TypeError(f"`figsize` is a width and a height in inches, but got {figsize!r}")
+        raise TypeError(f"`figsize` is a width and a height in inches, but got {brief(figsize)}")
     for o in figsize: in_range('figsize', o, '(0,inf)')
 
 # %% ../../nbs/result/03_show.ipynb #grid

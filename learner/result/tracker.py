@@ -19,7 +19,7 @@ from math import inf,isfinite,isnan
 from pathlib import Path
 import torch
 from ..core.callback import Callback
-from ..core.checks import checked,is_number,whole
+from ..core.checks import brief,checked,is_number,whole
 from ..core.events import CancelFitException
 from ..record.progress import ProgressCallback
 from ..record.history import missing
@@ -39,11 +39,12 @@ def _name(monitor): return f"`{getattr(monitor, '__name__', monitor)}`"
 
 def _check_monitor(name, v):
     if v is None or callable(v) or (v and isinstance(v, str)): return
-    raise TypeError(f"`{name}` is the name of a column, such as `valid_loss`, or a function of a row, but got {v!r}")
+    raise TypeError(
+        f"`{name}` is the name of a column, such as `valid_loss`, or a function of a row, but got {brief(v)}")
 
 def _check_delta(name, v):
     if is_number(v) and 0<=v<inf: return
-    raise ValueError(f"`{name}` is 0 or more, whichever direction is better, but got {v!r}")
+    raise ValueError(f"`{name}` is 0 or more, whichever direction is better, but got {brief(v)}")
 
 class TrackerCallback(Callback):
     "Keeps the `best` monitored value, and whether the last row had a `new_best`. Subclasses act in `act(val)`"
@@ -66,7 +67,7 @@ class TrackerCallback(Callback):
     ):
         if callable(monitor): check_direction(monitor, comp)
         if comp is not None and not _compares(comp):
-            raise ValueError(f"`comp` is `np.less` or `np.greater`, or compares as they do, but got {comp!r}")
+            raise ValueError(f"`comp` is `np.less` or `np.greater`, or compares as they do, but got {brief(comp)}")
         self.monitor,self.comp,self.min_delta,self.reset_on_fit = monitor,comp,min_delta,reset_on_fit
         self.best,self.new_best = None,False
 
@@ -85,7 +86,7 @@ class TrackerCallback(Callback):
         if val is missing or val is None: return
         try: val = float(val)
         except (TypeError,ValueError,RuntimeError):
-            raise TypeError(f"{_name(self.watched)} is monitored and must be a number, but is {val!r}") from None
+            raise TypeError(f"{_name(self.watched)} is monitored and must be a number, but is {brief(val)}") from None
         self.new_best = self.is_better(val, self.best)
         if self.new_best: self.best = val
         self.act(val)
@@ -330,7 +331,7 @@ class OnBetter(TrackerCallback):
         min_delta:float=0., # An improvement of no more than this does not count
         reset_on_fit:bool=True, # Each fit begins without a best value; False: the best of earlier fits still counts
     ):
-        if not callable(f): raise TypeError(f"`f` is a function of the learner, but got {f!r}")
+        if not callable(f): raise TypeError(f"`f` is a function of the learner, but got {brief(f)}")
         super().__init__(monitor, comp, min_delta, reset_on_fit)
         self.f = f
     def act(self, val):

@@ -12,7 +12,7 @@ __all__ = []
 from fastcore.basics import patch
 from fastcore.foundation import L
 from fastcore.meta import delegates
-from ..core.checks import checked,is_sequence
+from ..core.checks import brief,checked,is_sequence
 from ..loop.learner import Learner
 from ..model.groups import check_hyper
 from ..model.hypers import first_groups,get_hyper,hypers,values_for
@@ -40,7 +40,7 @@ def _one_cycle(learn, lr, div, div_final, pct_start, moms):
     if moms is None and not uses_mom: return scheds
     moms = learn.moms if moms is None else moms
     if not is_sequence(moms) or len(moms)!=3: raise ValueError(
-        f"`moms` are three values, momentum at the start, at the top and at the end, but got {moms!r}")
+        f"`moms` are three values, momentum at the start, at the top and at the end, but got {brief(moms)}")
     for o in moms: check_hyper('moms', o)
     return scheds | dict(mom=combined_cos(pct_start, *moms))
 

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from copy import copy
 from itertools import islice
 from time import monotonic
-from ..core.checks import checked,is_number,whole
+from ..core.checks import brief,checked,is_number,whole
 from ..core.callback import Callback
 from ..data.generators import keep_random,random_state,set_random_state
 from ..data.loaders import check_starts_anew,twin
@@ -91,7 +91,7 @@ def _seconds(t):
     parts = _time.fullmatch(t.replace(' ', '')) if isinstance(t, str) else None
     s = sum(float(v or 0)*u for v,u in zip(parts.groups(), (3600,60,1))) if parts else t
     if not is_number(s) or not s>0: raise ValueError(
-        f"`limit` is a number of seconds, or a time such as '90s', '20m' or '1h30m', but got {t!r}")
+        f"`limit` is a number of seconds, or a time such as '90s', '20m' or '1h30m', but got {brief(t)}")
     return s
 
 class TimeLimit(Callback):

@@ -16,7 +16,7 @@ from math import isfinite,log10
 import numpy as np
 from fastcore.basics import patch
 from fastcore.foundation import L
-from ..core.checks import checked,in_range,is_sequence,nearest
+from ..core.checks import brief,checked,in_range,is_sequence,nearest
 from ..core.callback import Callback
 from ..data.loaders import check_starts_anew,length
 from ..core.events import CancelFitException
@@ -107,7 +107,7 @@ class LRFinder(Callback):
     ):
         self.num_it,self.stop_div,self.sched = num_it,stop_div,SchedExp(start_lr, end_lr)
         if np.any(np.asarray(self.sched(0.))>=self.sched(1.)):
-            raise ValueError(f"`end_lr` is above `start_lr`, but they are {end_lr!r} and {start_lr!r}")
+            raise ValueError(f"`end_lr` is above `start_lr`, but they are {brief(end_lr)} and {brief(start_lr)}")
         self.lrs,self.losses,self.diverged = [],[],False
 
     def before_fit(self): self.best,self.smooth,self.check_shapes = float('inf'),AvgSmoothLoss(),ShapeCheck()
@@ -157,7 +157,7 @@ def _named(funcs):
             "suggestions are found by name: write a function with another name")
         if k is not None and callable(f): continue
         raise TypeError("`suggest_funcs` are functions of rates, losses and their number, such as "
-            f"`SuggestionMethod.Valley`, but got {f!r}.{nearest(str(f), vars(SuggestionMethod))}")
+            f"`SuggestionMethod.Valley`, but got {brief(f)}.{nearest(str(f), vars(SuggestionMethod))}")
     return dict(zip(names, L(funcs)))
 
 def _suggestion(f, lrs, losses, num_it):

@@ -16,7 +16,7 @@ from functools import partial
 from itertools import accumulate
 from math import cos,isfinite,pi
 from fastcore.foundation import L
-from ..core.checks import checked,in_range,is_sequence,listed
+from ..core.checks import brief,checked,got,in_range,is_sequence,listed
 
 # %% ../../nbs/schedule/01_schedules.ipynb #shapes
 def _mix(start, end, w): return start*(1-w) + end*w # exact at both ends
@@ -64,8 +64,8 @@ def _floats(name, v):
     try: res = [float(o) for o in (v if many else [v]) if not isinstance(o, (bool,str))]
     except (TypeError, ValueError): res = []
     if not res or (many and len(res)<len(v)): raise TypeError(
-        f"`{name}` is a number, or a list with one per parameter group, but got {v!r}")
-    if not all(map(isfinite, res)): raise ValueError(f"`{name}` is finite, but got {v!r}")
+        f"`{name}` is a number, or a list with one per parameter group, {got(v)}")
+    if not all(map(isfinite, res)): raise ValueError(f"`{name}` is finite, but got {brief(v)}")
     return res if many else res[0]
 
 class Schedule:
@@ -79,7 +79,8 @@ class Schedule:
         ends = _floats('start', start),_floats('end', end)
         ns = {len(o) for o in ends if isinstance(o, list)}
         if len(ns)>1:
-            raise ValueError(f"`start` and `end` must have the same number of values, but got {start!r} and {end!r}")
+            raise ValueError("`start` and `end` must have the same number of values, "
+                f"but got {brief(start)} and {brief(end)}")
         self.f,self.many = f,bool(ns)
         def spread(o): return [o]*max(ns) if self.many and not isinstance(o, list) else o # one number is for all groups
         self.start,self.end = map(spread, ends)
@@ -157,7 +158,7 @@ def combine_scheds(
     if not (all(o>=0 for o in pcts) and abs(sum(pcts)-1)<=1e-6): raise ValueError(
         f"`pcts` are fractions of training and must sum to 1, but {pcts} sum to {sum(pcts):.4g}")
     if bad := [o for o in scheds if not callable(o)]: raise TypeError(
-        f"A schedule is a function of the position in training, such as `SchedCos(.1, 0)`, but got {bad[0]!r}")
+        f"A schedule is a function of the position in training, such as `SchedCos(.1, 0)`, but got {brief(bad[0])}")
     return Pieces(pcts, scheds)
 
 @checked(pct='[0,1]')

@@ -14,7 +14,7 @@ __all__ = ['Scheduled', 'Validate', 'ExtraValid', 'Sanity']
 # %% ../../nbs/schedule/06_validation.ipynb #imports
 from collections.abc import Mapping
 from time import monotonic
-from ..core.checks import checked,one_of
+from ..core.checks import brief,checked,one_of
 from ..core.events import check_every,passed,unit_names,units
 from ..core.callback import Callback
 from ..data.loaders import check_loader,length
@@ -49,7 +49,7 @@ def _check_schedule(every, unit, when):
     if every is not None and when is not None: raise ValueError(
         "`every` and `when` exclude each other: give one of them")
     if when is not None and not callable(when): raise TypeError(
-        f"`when` is a function of the learner, but got {when!r}")
+        f"`when` is a function of the learner, but got {brief(when)}")
     return 1 if every is None else check_every(every, unit, fractions=('s','epoch'))
 
 class Scheduled(Callback):

@@ -14,7 +14,7 @@ from contextlib import contextmanager,nullcontext
 from types import SimpleNamespace
 import torch
 from torch import nn
-from ..core.checks import checked
+from ..core.checks import brief,checked
 from ..core.callback import Callback
 from ..core.tracebacks import warn
 from ..values.tensors import in_parts,is_wrapper
@@ -222,7 +222,7 @@ class WeightAverage(_Average):
         validate:bool|str=True, # In a fit, validate with the average; `'both'`: also, in columns of its own
     ):
         if validate not in (True, False, 'both'):
-            raise ValueError(f"`validate` is True, False or 'both', but got {validate!r}")
+            raise ValueError(f"`validate` is True, False or 'both', but got {brief(validate)}")
         super().__init__(buffers)
         self.validate = validate
 

@@ -13,7 +13,7 @@ __all__ = ['GradientClip', 'GradientAccumulation']
 import warnings
 import torch
 from torch import nn
-from ..core.checks import checked,no_closure,only_one
+from ..core.checks import brief,checked,no_closure,only_one
 from ..core.callback import Callback
 from ..core.events import CancelBatchException
 from ..values.tensors import whole_of
@@ -48,7 +48,7 @@ class GradientClip(Callback):
     ):
         if params is not None and not callable(params): raise TypeError(
             "`params` is a function of the model that returns parameters, such as `lambda m: m.head.parameters()`, "
-            f"but got {params!r}")
+            f"but got {brief(params)}")
         self.max_norm,self.norm_type,self.max_value,self.params = max_norm,norm_type,max_value,params
         self.norms = None
 

@@ -11,7 +11,7 @@ __all__ = ['MicroBatch']
 from contextlib import contextmanager
 from dataclasses import dataclass
 import torch
-from ..core.checks import checked,no_closure,only_one,whole
+from ..core.checks import brief,checked,no_closure,only_one,whole
 from ..core.callback import Callback
 from ..data.generators import random_state,set_random_state
 from ..data.batches import find_bs,map_tensors,rows_cut,rows_joined
@@ -197,7 +197,7 @@ class MicroBatch(Callback):
         if bs!='auto':
             try: bs = whole('bs', bs, 1)
             except (TypeError, ValueError):
-                raise ValueError(f"`bs` is a number of samples, 1 or more, or 'auto', but got {bs!r}") from None
+                raise ValueError(f"`bs` is a number of samples, 1 or more, or 'auto', but got {brief(bs)}") from None
         self.bs,self.count = bs,count
         self.fits = None # for `auto`, samples that have fitted since memory ran out
 

@@ -11,7 +11,7 @@ __all__ = ['AMPMode', 'MixedPrecision']
 from enum import Enum
 import torch
 from fastcore.basics import patch
-from ..core.checks import checked,known_args,nearest,no_closure
+from ..core.checks import brief,checked,known_args,nearest,no_closure
 from ..core.callback import Callback
 from ..data.batches import map_tensors
 from ..core.events import CancelStepException
@@ -138,7 +138,7 @@ class MixedPrecision(LossScaling):
     ):
         self.amp_mode = getattr(amp_mode, 'value', amp_mode)
         if self.amp_mode not in list(_dtypes): raise ValueError(
-            f"`amp_mode` is `fp16` or `bf16`, but got {amp_mode!r}.{nearest(str(amp_mode), _dtypes)}")
+            f"`amp_mode` is `fp16` or `bf16`, but got {brief(amp_mode)}.{nearest(str(amp_mode), _dtypes)}")
         super().__init__(init_scale, growth_factor, backoff_factor, growth_interval)
 
     def before_fit(self): self._begin()
