@@ -659,6 +659,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                      'learner.core.checks._ends': ('core/checks.html#_ends', 'learner/core/checks.py'),
                                      'learner.core.checks._is_a': ('core/checks.html#_is_a', 'learner/core/checks.py'),
                                      'learner.core.checks._is_flag': ('core/checks.html#_is_flag', 'learner/core/checks.py'),
+                                     'learner.core.checks._ours': ('core/checks.html#_ours', 'learner/core/checks.py'),
                                      'learner.core.checks._range_words': ('core/checks.html#_range_words', 'learner/core/checks.py'),
                                      'learner.core.checks._types_of': ('core/checks.html#_types_of', 'learner/core/checks.py'),
                                      'learner.core.checks._words': ('core/checks.html#_words', 'learner/core/checks.py'),

@@ -358,7 +358,7 @@ def test_another_optimizer_is_asked_for(name, v):
     copy.deepcopy(learn).fit(1)
 
 @pytest.mark.parametrize('name,right', [('callbacks', 'cbs'), ('loss_fn', 'loss_func'), ('opt_fun', 'opt_func'),
-    ('metric', 'metrics'), ('n_epochs', 'n_epoch')])
+    ('metric', 'metrics'), ('n_epochs', 'n_epoch'), ('optimizer', 'opt')])
 def test_an_attribute_that_nothing_reads_is_told(name, right, recwarn):
     learn = mk()
     setattr(learn, name, 1)

@@ -16,8 +16,9 @@ def mk(**kwargs):
 def then(**kwargs):
     "Attributes that are assigned to a learner"
     learn = mk()
+    cbs = kwargs.pop('add', None)
     for k,v in kwargs.items(): setattr(learn, k, v)
-    learn.fit(1)
+    learn.fit(1, cbs=cbs)
 
 class Skips(Callback):
     def run_valid(self): return False
@@ -36,6 +37,12 @@ mistakes = {
     'monitor':            (lambda: mk().fit(1, cbs=EarlyStoppingCallback('val_loss')),
         "`val_loss` is to be monitored and is not recorded, but `train_loss`, `valid_loss`, `accuracy`. Did you mean "
         "`valid_loss`?"),
+    'monitor, in short':  (lambda: mk().fit(1, cbs=EarlyStoppingCallback('acc')), "Did you mean `accuracy`?"),
+    'monitor of all':     (lambda: then(monitor='acc', add=EarlyStoppingCallback),
+        "`acc`, which `learn.monitor` names, is to be monitored and is not recorded"),
+    'stream':             (lambda: mk().seeds(2, 1, vary='weights'), "but got 'weights'. Did you mean `init`?"),
+    'unit':               (lambda: Timer(unit='step'), 
+        "but got 'step'. `iter` counts training batches"),
     'no metric':          (lambda: mk(metrics=None).fit(1, cbs=SaveModelCallback('accuracy')),
         "`accuracy` is to be monitored and is not recorded"),
     'no validation':      (lambda: mk(dls=DataLoaders(dl, device='cpu')).fit(1, cbs=SaveModelCallback),
@@ -204,6 +211,29 @@ def test_arguments_that_have_no_name_are_not_proposed():
     assert '`more`' not in str(e.value) and '`n_inp`' in str(e.value)
     with pytest.raises(TypeError, match='no argument `more`'): DataLoaders(dl, more=[dl])
 
+def load(**kwargs): return load_learner(trust=True, **kwargs)
+arguments = [ # what is called; an argument that it does not have; what to write
+    (mk, 'device', "`DataLoaders(…, device='cuda')`, or `dls.to('cuda')`"),
+    (mk, 'momentum', "`opt_func=partial(SGD, mom=.9)`"),
+    (partial(SGD, []), 'momentum', "Did you mean `mom`?"),
+    (lambda **kw: mk().fine_tune(1, **kw), 'lr_max', "Did you mean `base_lr`?"),
+    (lambda **kw: mk().fine_tune(1, **kw), 'n_iter', "Batches are counted by `learn.fit(n_iter=…)`"),
+    (lambda **kw: mk().fit_sgdr(**kw), 'n_epoch', "Did you mean `n_cycles=1, cycle_len=10`?"),
+    (Checkpoint, 'n_iter', "Did you mean `every=100, unit='iter'`?"), (Checkpoint, 'path', "Did you mean `folder`?"),
+    (CSVLogger, 'path', "Did you mean `fname`?"), (CSVLogger, 'file', "Did you mean `fname`?"),
+    (lambda **kw: mk().save(**kw), 'path', "Did you mean `file`?"),
+    (lambda **kw: mk().save(**kw), 'fname', "Did you mean `file`?"), (load, 'path', "Did you mean `fname`?"),
+    (lambda **kw: mk().export(**kw), 'file', "Did you mean `fname`?"),
+    (JSONLogger, 'every', "Did you mean `batches`?"), (TensorBoardLogger, 'every', "Did you mean `batches`?"),
+    (partial(top_k_accuracy, torch.rand(2, 3), y[:2]), 'n', "Did you mean `k`?"),
+    (lambda **kw: mk().lr_find(**kw), 'n', "Did you mean `num_it`?"),
+    (lambda **kw: mk().seeds(**kw), 'k', "Did you mean `n`?"),
+    (lambda **kw: mk().show_results(**kw), 'n', "Did you mean `max_n`?")]
+@pytest.mark.parametrize('f,k,right', arguments)
+def test_an_argument_of_another_name_is_answered(f, k, right):
+    with pytest.raises(TypeError, match=re.escape(right)) as e: f(**{k: 3})
+    assert f'has no argument `{k}`' in str(e.value)
+
 def test_the_usual_arguments_of_other_libraries_have_their_names_here():
     for k,ours in dict(epochs='n_epoch', max_epochs='n_epoch', learning_rate='lr', weight_decay='wd',
             callbacks='cbs').items():
@@ -219,6 +249,8 @@ def test_the_usual_arguments_of_other_libraries_have_their_names_here():
     (lambda o: o.recorder.plot_metric, "Did you mean `plot_metrics`"),
     (lambda o: o.recorder.valid_loss, r"Write `learn.recorder\['valid_loss'\]`"),
     (lambda o: o.recorder.trainer, "A callback's Learner is `self.learn`"),
+    (lambda o: o.callbacks, "Did you mean `cbs`"), (lambda o: o.criterion, "Did you mean `loss_func`"),
+    (lambda o: mk(default_cbs=False).recorder, "leave out `default_cbs=False`"),
     (lambda o: o.compile, "Write `cbs=Compile`"), (lambda o: o.history, "Write `learn.recorder.rows`"),
     (lambda o: o.dls.train_dl, "Write `dls.train`"), (lambda o: MixUp().opt, "has no Learner yet")])
 def test_a_name_of_another_library_is_answered(read, right):

@@ -17,7 +17,8 @@ from types import MethodType
 from weakref import ref
 from fastcore.basics import GetAttr
 from torch import nn
-from .checks import brief,checked,in_range,instead_of,is_number,known_args,listed,nearest,signature,snake_name
+from .checks import brief,checked,in_range,instead_of,is_number,known_args,listed,nearest,signature
+from .checks import snake_name
 from .events import AnyOf,Filter,cancels,event,in_phases,moments
 
 # %% ../../nbs/core/03_callback.ipynb #Flags

@@ -23,6 +23,29 @@ from fastcore.basics import listify
 from torch import nn
 from .tracebacks import is_full,shortened
 
+# %% ../../nbs/core/01_checks.ipynb #renamed
+_epochs = 'n_epoch','epochs','n_epochs','max_epochs','num_epochs'
+_rates = 'lr','lr_max','base_lr'
+_counts = 'n','k','max_n','num_it'
+_files = 'fname','file','folder'
+_renamed = dict(batch_tfms='aug', item_tfms='aug', cpu='device',
+    metric_name='name', nm='name', nms='names', inp='pred', nrows='axs', ncols='axs',
+    **dict.fromkeys(['learning_rate','max_lr','lr_max'], _rates), weight_decay='wd', momentum='mom',
+    callbacks='cbs', batch_size='bs',
+    **dict.fromkeys(_epochs, ('n_epoch','epochs','n_steps','n_cycles=1, cycle_len=10')),
+    **dict.fromkeys(_counts, _counts), n_workers='num_workers', train_dataset='dataset',
+    max_steps='n_step', max_num_train_steps='n_step', n_batches='n_iter', every='batches',
+    n_iter="every=100, unit='iter'", n_step="every=100, unit='step'", ckpt_path='resume', resume_from='resume',
+    watch_metric='monitor', larger_better='comp', greater_is_better='comp', mode='comp', step_on='unit',
+    early_stopping_patience='patience', early_stopping_threshold='min_delta',
+    **dict.fromkeys([*_files,'path','save_path'], _files), save_optimizer='with_opt', load_saved_checkpoint='load_best',
+    topk=('best','top'), save_top_k='best', weights='init', shuffle='order',
+    optimizers='opt_func', loss='loss_func', loss_fn='loss_func', criterion='loss_func', optimizer='opt_func')
+
+def _ours(name, names):
+    "Which of `names` stands for `name` here, if one does; with its value, where it needs another argument beside it"
+    return next((o for o in listify(_renamed.get(name)) if re.match(r'\w+', o)[0] in names), None)
+
 # %% ../../nbs/core/01_checks.ipynb #nearest
 def nearest(
     name:str, # What was written
@@ -31,7 +54,8 @@ def nearest(
     "The end of an error message, which proposes the one of `names` that is most like `name`"
     name = str(name)
     names = [s for o in names if not (s := str(o)).startswith('_')]
-    res = get_close_matches(name, names, n=1) or [o for o in names if {*name.split('_')}<={*o.split('_')}]
+    res = listify(_ours(name, names)) or get_close_matches(name, names, n=1) or [
+        o for o in names if {*name.split('_')}<={*o.split('_')} or (len(name)>2 and o.startswith(name))]
     return f" Did you mean `{res[0]}`?" if res else ""
 
 # %% ../../nbs/core/01_checks.ipynb #signature
@@ -86,6 +110,7 @@ _attrs_elsewhere = dict( # what to write for attributes of fastai and of other l
     val_dataloader=_dl_valid, eval_dataloader=_dl_valid, evaluate_dataloaders="Write `dls.valids`",
     get_model="Write `learn.model`", optimizer="Write `learn.opt`", driver=_device, model_device=_device,
     scheduler="Schedules are callbacks: `ParamScheduler(…)`, or `TorchScheduler(make, unit='step')` for one of torch",
+    recorder="There is no `Recorder`: leave out `default_cbs=False`, or write `learn.add_cb(Recorder)`",
     callback_handler=_listed, callback_manager=_listed, add_callback_fn="Write `learn.on(event)(f)`",
     save_model=_save_as, save_checkpoint=_save_as, load_model=_load_as, load_checkpoint=_load_as,
     log=_add, update_metric=_add, get_metric_values="Write `learn.recorder[name]`",
@@ -111,20 +136,6 @@ def no_attribute(o, k):
     raise AttributeError(f"`{type(o).__name__}` has no attribute `{k}`.{near}", name=k, obj=o)
 
 # %% ../../nbs/core/01_checks.ipynb #known_args
-# Arguments of fastai, and of other libraries, that have another name here
-_epochs = 'n_epoch','epochs','n_epochs','max_epochs','num_epochs'
-_renamed = dict(batch_tfms='aug', item_tfms='aug', cpu='device',
-    metric_name='name', nm='name', nms='names', inp='pred', nrows='axs', ncols='axs',
-    learning_rate='lr', max_lr='lr', lr_max='lr', weight_decay='wd', callbacks='cbs', batch_size='bs',
-    **dict.fromkeys(_epochs, ('n_epoch','epochs','n_steps')),
-    n_workers='num_workers', train_dataset='dataset',
-    max_steps='n_step', max_num_train_steps='n_step', n_batches='n_iter', ckpt_path='resume', resume_from='resume',
-    watch_metric='monitor', larger_better='comp', greater_is_better='comp', mode='comp', step_on='unit',
-    early_stopping_patience='patience', early_stopping_threshold='min_delta',
-    save_path='fname', save_optimizer='with_opt', load_saved_checkpoint='load_best',
-    topk=('best','top'), save_top_k='best',
-    optimizers='opt_func', loss='loss_func', loss_fn='loss_func', criterion='loss_func', optimizer='opt_func')
-
 # Arguments that belong somewhere else
 _instead = {
     **dict.fromkeys(_epochs, "Write `learn.fit(n_epoch)`"),
@@ -136,6 +147,9 @@ _instead = {
     "Write `cbs=GradientClip(max_norm)`, or `GradientClip(max_value=…)`"),
     **dict.fromkeys(['topk','save_top_k'], "Write `SaveModelCallback(monitor, keep=k, load_best=False)`"),
     **dict.fromkeys(['train_fn','evaluate_fn'], "Write `cbs=Forward('train_step', 'evaluate_step')`"),
+    **dict.fromkeys(['n_iter','n_step'], "Batches are counted by `learn.fit(n_iter=…)`, steps by `learn.fit(n_step=…)`"),
+    'momentum': "It belongs to the optimizer: write `opt_func=partial(SGD, mom=.9)`. `moms` are those of `fit_one_cycle`",
+    'device': "The model goes where batches do: write `DataLoaders(…, device='cuda')`, or `dls.to('cuda')`",
     'fp16': "Write `learn.to_fp16()`", 'precision': "Write `learn.to_bf16()` or `learn.to_fp16()`",
     'evaluate_every': "Write `cbs=Validate(every=2)`, in epochs, or `Validate(every=100, unit='iter')`",
     'monitor': "Give it to a tracker, as in `EarlyStoppingCallback('mae')`, or to all: `learn.monitor = 'accuracy'`",
@@ -161,10 +175,7 @@ def known_args(
         if name=='__init__' or owner.endswith('Mixin'): owner = type(args[0]).__name__ # users know it, not its base
         return f.__qualname__ if not owner else owner if name=='__init__' else f'{owner}.{name}'
     def unknown(k, args):
-        ours = next((o for o in listify(_renamed.get(k)) if o in names), None)
-        if ours:            hint = f" Did you mean `{ours}`?"
-        elif k in _instead: hint = f" {_instead[k]}"
-        else:               hint = nearest(k, names)
+        hint = f" {_instead[k]}" if k in _instead and not _ours(k, names) else nearest(k, names)
         takes = [o for o in names if o!='self']
         if not hint and 0<len(takes)<=12: hint = f" It takes {listed(takes)}"
         return f"`{called(args)}` has no argument `{k}`.{hint}"
@@ -235,6 +246,8 @@ def whole(
     return n
 
 # %% ../../nbs/core/01_checks.ipynb #one_of
+_units = dict(iter='training batches', step='optimizer steps')
+
 def one_of(
     name:str, # What the argument is called
     v, # Its value
@@ -242,8 +255,8 @@ def one_of(
 ):
     "Refuse a value that is not one of `options`"
     if v not in list(options):
-        hint = nearest(str(v), options)
-        if not hint and 'iter' in options: hint = " `iter` counts training batches, `step` optimizer steps"
+        units = ', '.join(f'`{k}` counts {o}' for k,o in _units.items() if k in options)
+        hint = nearest(str(v), options) or (f" {units}" if units else "")
         raise ValueError(f"`{name}` is one of {listed(options)}, {got(v)}.{hint}")
 
 # %% ../../nbs/core/01_checks.ipynb #in_range

@@ -137,7 +137,7 @@ def methods_of(o):
         if cls.__module__.split('.')[0] in ('torch','builtins','learner'): continue
         yield from filter(None, map(function_of, vars(cls).values()))
 
-_foreign = dict(callbacks='cbs', callback='cbs', criterion='loss_func', loss_fn='loss_func', optimizer='opt_func',
+_foreign = dict(callbacks='cbs', callback='cbs', criterion='loss_func', loss_fn='loss_func', optimizer='opt',
     learning_rate='lr', weight_decay='wd', metric='metrics')
 
 def check_attributes(learn):

@@ -400,7 +400,8 @@ def check_recorded(
     if same: hint = f" Did you mean `{same[0]}`?"
     elif named: hint = f" Write `{arg}={named[0]!r}`, for one of the loaders."
     else: hint = nearest(str(name), names) if name!='valid_loss' else " `dls` has no validation loader."
-    raise ValueError(f"`{name}` is to be monitored and is not recorded, but {listed(names)}.{hint}"
+    whose = ", which `learn.monitor` names," if name==rec.learn.monitor!='valid_loss' else ""
+    raise ValueError(f"`{name}`{whose} is to be monitored and is not recorded, but {listed(names)}.{hint}"
         " A callback that adds a column during training announces it in its `new_columns`")
 
 def higher_is_better(
