@@ -1061,7 +1061,7 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
                    'it',
  'MixedPrecision.__init__': 'Parameters:\n'
                             '\n'
-                            '- `amp_mode`: `fp16` or `bf16`\n'
+                            '- `amp_mode`: `fp16` or `bf16`, or that dtype\n'
                             '- `init_scale`: First scale of the loss, for `fp16`\n'
                             '- `growth_factor`: Multiplies the scale after `growth_interval` steps without overflow\n'
                             '- `backoff_factor`: Multiplies the scale after an overflow\n'
@@ -1536,6 +1536,7 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
  'WandbLogger.__init__': 'Parameters:\n'
                          '\n'
                          '- `batches`: In training batches: log losses of one of so many; 0: of none\n'
+                         '- `project`: Where W&B puts a new run\n'
                          '- `kwargs`: For `wandb.init`, if there is no active run',
  'WandbLogger.figure': 'Log a figure\n'
                        '\n'

@@ -1526,6 +1526,26 @@ def test_a_file_that_is_not_there(tmp_path):
     for name in ('bets','best.safetensors','best.pt'):
         with pytest.raises(FileNotFoundError, match=r'Did you mean `best\.pth`'): learn.load(name)
     with pytest.raises(FileNotFoundError, match='nowhere.pkl'): load_learner(tmp_path/'nowhere.pkl', trust=True)
+    learn.export()
+    for trust in True,False:
+        with pytest.raises(FileNotFoundError, match=r'Did you mean `export\.pkl`'):
+            load_learner(tmp_path/'exprt.pkl', trust=trust)
+    with pytest.raises(FileNotFoundError, match=r'Did you mean `best\.pth`'): load_seeds(tmp_path/'models'/'bets')
+    with pytest.raises(FileNotFoundError, match='Names are in `.*/models`: write `best`'): learn.load('models/best')
+    with pytest.raises(pickle.UnpicklingError, match='is read by `load_learner'): learn.load(tmp_path/'export.pkl')
+    with pytest.raises(ValueError, match=r"write `cards\(learn.path/'runs'\)`"): cards(tmp_path/'runs')
+
+def test_a_file_of_another_kind_is_not_replaced(tmp_path):
+    learn = mk(tmp_path)
+    learn.fit(1)
+    for write,other,says in [('save_state','save','a state file'), ('save','save_state','no state file')]:
+        file = getattr(learn, write)(write)
+        before = file.read_bytes()
+        with pytest.raises(ValueError, match=f'is {says}, and would be lost: give another name'):
+            getattr(learn, other)(write)
+        assert file.read_bytes()==before and getattr(learn, write)(write)==file
+    learn.save('bare', with_opt=False)
+    with pytest.raises(ValueError, match='is no state file'): learn.save_state('bare')
 
 # Code in files
 class Evil:

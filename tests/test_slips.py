@@ -183,7 +183,8 @@ class Plain:
 @pytest.mark.parametrize('cb,hint', [
     (lambda o: torch.optim.lr_scheduler.StepLR(o, 1), '`TorchScheduler` makes one of a `StepLR`'),
     (lambda o: Plain(), r'Write `class Plain\(Callback\)`'), (lambda o: Plain, r'Write `class Plain\(Callback\)`'),
-    (lambda o: print, 'Did you mean `@on'), (lambda o: 3, 'but got 3.$')])
+    (lambda o: print, 'Did you mean `@on'),
+    (lambda o: 3, 'but got 3. Give numbers by name')])
 def test_what_is_no_callback_is_told_how_to_become_one(cb, hint):
     learn = mk()
     with pytest.raises(TypeError, match=hint): learn.fit(1, cbs=cb(learn.create_opt()))

@@ -43,6 +43,30 @@ mistakes = {
     'stream':             (lambda: mk().seeds(2, 1, vary='weights'), "but got 'weights'. Did you mean `init`?"),
     'unit':               (lambda: Timer(unit='step'), 
         "but got 'step'. `iter` counts training batches"),
+    'called metric':      (lambda: accuracy(axis=1), "write `metrics=partial(accuracy, axis=1)`"),
+    'its k':              (lambda: top_k_accuracy(5), "`top_k_accuracy` is called with predictions and targets"),
+    'average by place':   (lambda: F1Score('macro'),
+        "`axis` is a whole number, but got 'macro'. Did you mean `average='macro'`?"),
+    'average of areas':   (lambda: RocAuc('macro'), "Did you mean `average='macro'`?"),
+    'unit by place':      (lambda: Timer('iter'),
+        "`every` is a whole number, but got 'iter'. Did you mean `unit='iter'`?"),
+    'project by place':   (lambda: WandbLogger('proj'), "Did you mean `project='proj'`?"),
+    'lr by place':        (lambda: Learner(dls(), nn.Linear(3,2), nn.CrossEntropyLoss(), 1e-3),
+        "Did you mean `lr=0.001`?"),
+    'device by place':    (lambda: DataLoaders(dl, dl, 'cpu'),
+        "`loader_2` is a loader, but got a device: write `device='cpu'`"),
+    'device object':      (lambda: DataLoaders(dl, torch.device('cpu')), "write `device='cpu'`"),
+    'loader as its name': (lambda: dls().one_batch(dl),
+        "A loader in `dls` is known by its position or name, but got <torch"),
+    'loss of elements':   (lambda: mk(loss_func=nn.CrossEntropyLoss(reduction='none')).fit(1),
+        "The loss must be one number, but has shape (8,): give `CrossEntropyLoss` a `reduction='mean'`"),
+    'factor of torch':    (lambda: ReduceLROnPlateau(factor=.1), "so that torch's `factor=0.1` is 10 here"),
+    'no default_cbs':     (lambda: mk(default_cbs=[]), "Did you mean `default_cbs=False`?"),
+    'layer by name':      (lambda: hook_output('layer1'), "write `model.get_submodule('layer1')`"),
+    'layers by name':     (lambda: hook_outputs(['layer1']), "write `model.get_submodule('layer1')`"),
+    'activation by name': (lambda: mk().get_preds(act='softmax'),
+        "such as `partial(torch.softmax, dim=-1)`, but got 'softmax'"),
+    'fp32':               (lambda: MixedPrecision('fp32'), "but got 'fp32'. `learn.to_fp32()` ends mixed precision"),
     'no metric':          (lambda: mk(metrics=None).fit(1, cbs=SaveModelCallback('accuracy')),
         "`accuracy` is to be monitored and is not recorded"),
     'no validation':      (lambda: mk(dls=DataLoaders(dl, device='cpu')).fit(1, cbs=SaveModelCallback),
@@ -191,6 +215,9 @@ notes = {
         "`self.learn.y = …`"),
     'loss.item()':        (lambda: mk().fit(1, cbs=Callback(after_loss=lambda o: setattr(o.learn, 'loss', .5))),
         "`loss` is a tensor, but the loss function or a callback made it 0.5: leave out `.item()`"),
+    'loss of predictions':(lambda: mk(loss_func=lambda pred: pred.sum()).fit(1),
+        "`<lambda>` takes predictions alone, and a batch has targets: if it needs none, write "
+        "`loss_func=lambda pred, *targets: f(pred)`"),
     'backward':           (lambda: mk().fit(1, cbs=Callback(after_loss=lambda o: o.loss.backward())),
         "The loop calls `backward` itself: leave it out of callbacks and loss"),
     'sample':             (lambda: mk().predict(ds[0]), "leave out the target of a sample, as in `predict(x)`"),
@@ -200,6 +227,27 @@ def test_an_error_of_torch_gets_a_note(what):
     f,text = notes[what]
     with pytest.raises(Exception) as e: f()
     assert any(text in o for o in e.value.__notes__)
+
+def test_a_rate_that_begins_above_the_highest_is_told():
+    with pytest.warns(UserWarning, match=r'`div=0.5` begins above .* Did you mean `pct_start=0.5`'):
+        mk().fit_one_cycle(1, 1e-2, .5)
+
+def test_a_type_names_mixed_precision():
+    assert MixedPrecision(torch.bfloat16).amp_mode=='bf16' and MixedPrecision(torch.float16).amp_mode=='fp16'
+
+def test_a_project_is_given_to_wandb():
+    assert WandbLogger(project='a', entity='b').kwargs==dict(project='a', entity='b')
+
+@pytest.mark.parametrize('f', [lambda o: o.get_preds(), lambda o: o.show_results(), lambda o: Interpretation(o),
+    lambda o: o.dls[1]])
+def test_without_data_to_validate_on_the_training_data_are_proposed(f):
+    with pytest.raises(IndexError, match='nothing to validate on. `ds_idx=0` is training'):
+        f(mk(dls=DataLoaders(dl, device='cpu')))
+
+def test_a_loader_to_predict_is_known_before_training():
+    learn = mk()
+    with pytest.raises(KeyError, match="No loader 'test'"): learn.fit(1, cbs=FetchPredsCallback('test'))
+    assert not learn.recorder.rows
 
 def test_one_callback_twice_is_attached_once():
     cb = GradientClip()

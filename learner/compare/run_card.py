@@ -226,6 +226,7 @@ def cards(
     folder='runs', # Where `RunCard` has written files: a path, from the current folder if it is relative
 ) -> Cards:
     "The cards in a folder, the oldest first"
-    if not Path(folder).is_dir(): raise ValueError(f"There is no folder `{folder}`: `RunCard(folder)` makes one")
+    if not Path(folder).is_dir(): raise ValueError(f"There is no folder `{folder}`: `RunCard(folder)` makes one in "
+        "`learn.path`: write `cards(learn.path/'runs')`")
     found = [o for f in sorted(Path(folder).glob('*.json')) if (o := Card.read(f)) is not None]
     return Cards(sorted(found, key=lambda o: (o['began'], o['run'])))

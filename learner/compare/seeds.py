@@ -25,7 +25,7 @@ from ..loop.learner import Learner
 from ..record.history import History,Row,is_loss,missing,no_results
 from ..record.progress import ProgressCallback
 from ..record.recorder import Recorder,new_axes
-from ..record.files import file_path,find_file,read_plain,write_plain
+from ..record.files import check_exists,file_path,find_file,read_plain,write_plain
 from ..resume.encoding import decode,encode
 from ..schedule.trial import shown_or_written
 from ..resume.rewind import twin_of,warn_of_shared
@@ -224,6 +224,7 @@ def load_seeds(
 ) -> SeedRuns:
     "Runs of `learn.seeds` that were saved"
     path = find_file(file, '.')
+    check_exists(path)
     saved = decode(read_plain(path), 'cpu')
     if not isinstance(saved, dict) or saved.keys()!={'runs','proof'}: raise ValueError(
         f"`{path}` has no runs of `learn.seeds`: their method `save` writes such a file")

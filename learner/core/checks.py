@@ -147,8 +147,8 @@ _instead = {
     "Write `cbs=GradientClip(max_norm)`, or `GradientClip(max_value=…)`"),
     **dict.fromkeys(['topk','save_top_k'], "Write `SaveModelCallback(monitor, keep=k, load_best=False)`"),
     **dict.fromkeys(['train_fn','evaluate_fn'], "Write `cbs=Forward('train_step', 'evaluate_step')`"),
-    **dict.fromkeys(['n_iter','n_step'], "Batches are counted by `learn.fit(n_iter=…)`, steps by `learn.fit(n_step=…)`"),
-    'momentum': "It belongs to the optimizer: write `opt_func=partial(SGD, mom=.9)`. `moms` are those of `fit_one_cycle`",
+    **dict.fromkeys(['n_iter','n_step'], "Batches are counted by `learn.fit(n_iter=…)`, steps by `fit(n_step=…)`"),
+    'momentum': "It is the optimizer's: write `opt_func=partial(SGD, mom=.9)`. `moms` are those of `fit_one_cycle`",
     'device': "The model goes where batches do: write `DataLoaders(…, device='cuda')`, or `dls.to('cuda')`",
     'fp16': "Write `learn.to_fp16()`", 'precision': "Write `learn.to_bf16()` or `learn.to_fp16()`",
     'evaluate_every': "Write `cbs=Validate(every=2)`, in epochs, or `Validate(every=100, unit='iter')`",
@@ -246,8 +246,6 @@ def whole(
     return n
 
 # %% ../../nbs/core/01_checks.ipynb #one_of
-_units = dict(iter='training batches', step='optimizer steps')
-
 def one_of(
     name:str, # What the argument is called
     v, # Its value
@@ -255,8 +253,9 @@ def one_of(
 ):
     "Refuse a value that is not one of `options`"
     if v not in list(options):
-        units = ', '.join(f'`{k}` counts {o}' for k,o in _units.items() if k in options)
-        hint = nearest(str(v), options) or (f" {units}" if units else "")
+        hint = nearest(str(v), options)
+        if not hint and 'iter' in options:
+            hint = " `iter` counts training batches" + ", `step` optimizer steps"*('step' in options)
         raise ValueError(f"`{name}` is one of {listed(options)}, {got(v)}.{hint}")
 
 # %% ../../nbs/core/01_checks.ipynb #in_range
@@ -319,7 +318,8 @@ def _check(name, v, types, rule):
     if isinstance(rule, tuple): one_of(name, v, rule)
     elif types and not any(_is_a(v, t) for t in types):
         more = f" {_range_words(rule)}" if isinstance(rule, str) and rule[:2]!='>=' else ""
-        raise TypeError(f"`{name}` is {' or '.join(map(_words, types))}{more}, {got(v)}")
+        hint = f". Did you mean `{name}=False`?" if types==[bool] and isinstance(v, (list,tuple,dict)) and not v else ""
+        raise TypeError(f"`{name}` is {' or '.join(map(_words, types))}{more}, {got(v)}{hint}")
     elif {int,float} & {*types} and not isinstance(v, str): in_range(name, v, rule or '')
 
 def _types_of(p, rule):
@@ -343,13 +343,21 @@ def checked(
     def optional(p): return p.default is None or type(None) in getattr(p.annotation, '__args__', ())
     checks = {k:(_types_of(p, rules[k]), rules[k], optional(p)) for k,p in sig.parameters.items()}
     checks = {k:o for k,o in checks.items() if o[0] or o[1] not in (None, ...)}
+    texts = [k for k,p in sig.parameters.items() if str in (p.annotation, *getattr(p.annotation, '__args__', ()))]
+    def meant(v, given): # by a text in the place of another argument
+        k = next((k for k in texts if k not in given), None)
+        return f". Did you mean `{k}={v!r}`?" if k and isinstance(v, str) and v.isidentifier() else ""
     @wraps(f)
     def check(*args, **kwargs):
         try: given = sig.bind_partial(*args, **kwargs).arguments
         except TypeError: return # the call says what is wrong
         given = given | given.get('kwargs', {})
         for k,(types,rule,may_be_none) in checks.items():
-            if k in given and not (given[k] is None and may_be_none): _check(k, given[k], types, rule)
+            if k not in given or (given[k] is None and may_be_none): continue
+            try: _check(k, given[k], types, rule)
+            except TypeError as e:
+                if k not in kwargs: e.args = f"{e}{meant(given[k], given)}",
+                raise
     @wraps(f)
     def _f(*args, **kwargs):
         __tracebackhide__ = True

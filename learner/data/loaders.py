@@ -46,6 +46,8 @@ def check_loader(
         "write `DataLoader(TensorDataset(x, y), batch_size=64)`")
     if type(dl) in (tuple,list) and any(isinstance(o, DataLoader) for o in dl): raise TypeError(
         f"`{name}` is one loader, but got {len(dl)} in a {type(dl).__name__}: write `DataLoaders(train, valid)`")
+    device = isinstance(dl, torch.device) or (isinstance(dl, str) and dl.partition(':')[0] in ('cpu','cuda','mps'))
+    if device: raise TypeError(f"`{name}` is a loader, but got a device: write `device='{dl}'`")
     if isinstance(dl, (str,bytes,Mapping)): raise TypeError(f"`{name}` is an iterable of batches, but got {brief(dl)}")
     if isfunction(dl): raise TypeError(f"`{name}` is a loader, but got the function `{dl.__name__}`: if it yields "
         "batches, write a class whose `__iter__` does, so that each epoch starts anew")
@@ -189,7 +191,7 @@ def _size(dl): return f'{length(dl)} batches' if length(dl) is not None else 'un
 # %% ../../nbs/data/04_loaders.ipynb #NamedLoaders
 def _no_loader(i, names, valids):
     what = f"there are {listed(names)}."
-    if i in (1,'valid') and not valids: what = "there is nothing to validate on"
+    if i in (1,'valid') and not valids: what = "there is nothing to validate on. `ds_idx=0` is training"
     return f"No loader {brief(i)}: {what}{nearest(str(i), names)}"
 
 class _NamedLoaders:
@@ -217,7 +219,9 @@ class _NamedLoaders:
         names = list(self.loaders)
         if is_whole(i) and -len(names)<=i<len(names): return names[i]
         if isinstance(i, str) and i in self.loaders: return i
-        raise (IndexError if is_whole(i) else KeyError)(_no_loader(i, names, self.valids))
+        if isinstance(i, str) or is_whole(i):
+            raise (IndexError if is_whole(i) else KeyError)(_no_loader(i, names, self.valids))
+        raise TypeError(f"A loader in `dls` is known by its position or name, but got {brief(i)}")
 
     def __getitem__(self, i): return self.loaders[self.name(i)]
     def __len__(self): return len(self.loaders)

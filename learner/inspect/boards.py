@@ -127,8 +127,10 @@ class WandbLogger(BoardLogger):
     @checked(batches='>=0')
     def __init__(self,
         batches:int=10, # In training batches: log losses of one of so many; 0: of none
+        project:str|None=None, # Where W&B puts a new run
         **kwargs, # For `wandb.init`, if there is no active run
     ):
+        if project is not None: kwargs['project'] = project
         if kwargs.get('dir'): path_in(kwargs['dir'], 'learn.path') # which is not known yet
         self.batches,self.kwargs = batches,kwargs
 

@@ -28,7 +28,8 @@ def _taken(o, detach, cpu):
     return map_tensors(take, o)
 
 def _module(name, m):
-    if not isinstance(m, nn.Module): raise TypeError(f"`{name}` is an `nn.Module`, but got {brief(m)}")
+    named = f": write `model.get_submodule({m!r})`" if isinstance(m, str) else ""
+    if not isinstance(m, nn.Module): raise TypeError(f"`{name}` is an `nn.Module`, but got {brief(m)}{named}")
     return m
 
 def _several(name, ms):

@@ -18,7 +18,7 @@ import torch
 from torch import nn
 from fastcore.basics import AttrDict
 from fastcore.foundation import L
-from ..core.checks import brief,checked,got,in_range,short_name,signature
+from ..core.checks import brief,checked,got,in_range,is_number,short_name,signature
 from ..core.callback import TrainEvalCallback,put_slots,refer,slot_values
 from ..data.loaders import DataLoaders
 from ..model.groups import check_hyper,check_splitter,params
@@ -128,6 +128,7 @@ def _check(opt_func, moms, **rates):
     if isinstance(opt_func, torch.optim.Optimizer): return
     if not _makes_optimizer(opt_func):
         named = [f" Did you mean `torch.optim.{k}`?" for k in dir(torch.optim) if k.lower()==str(opt_func).lower()]
+        if is_number(opt_func): named = [f" Did you mean `lr={opt_func}`?"]
         raise TypeError("`opt_func` is a class of `torch.optim`, or a function of groups that makes one, "
             f"{got(opt_func)}.{''.join(named[:1])}")
 

@@ -13,7 +13,7 @@ from functools import partial
 from itertools import count,takewhile
 from math import inf
 import torch
-from ..core.checks import brief
+from ..core.checks import brief,short_name
 from ..core.events import CancelBatchException
 from ..core.callback import refer,weak
 from ..core.scopes import interruptible,scope
@@ -295,17 +295,18 @@ def find_loss(learn):
 
 def check_loss(learn, e):
     "Say what is wrong with a loss whose `backward` has raised `e`"
-    o = learn.loss_grad
+    o,f = learn.loss_grad,learn.loss_func
     if 'backward through the graph a second time' in str(e): e.add_note("The loop calls `backward` itself: leave it "
         "out of callbacks and loss. What a model keeps of one batch for the next is kept by `.detach()`")
     if not isinstance(o, torch.Tensor):
         hint = ": leave out `.item()`" if isinstance(o, (int,float)) else ""
         by_callback = isinstance(learn.loss, torch.Tensor) # as it was returned
-        whose = "a callback has set `loss_grad` to" if by_callback else f"`{learn.loss_func}` returned"
+        whose = "a callback has set `loss_grad` to" if by_callback else f"`{short_name(f)}` returned"
         raise TypeError(f"The loss must be a tensor, but {whose} {brief(o)}{hint}")
     if o.ndim:
         raise ValueError(f"The loss must be one number, but has shape {tuple(o.shape)}: "
-            "reduce it, for example by `.mean()`")
+            + (f"give `{short_name(f)}` a `reduction='mean'`" if getattr(f, 'reduction', None)=='none' else
+            "reduce it, for example by `.mean()`"))
     if not o.requires_grad: raise ValueError("The loss does not depend on any trainable parameter: "
         "it is detached from the model, or all that it depends on is frozen")
 

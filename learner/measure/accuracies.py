@@ -8,9 +8,10 @@ The everyday metrics are plain functions: a model's `metrics=accuracy` averages 
 __all__ = ['declare', 'accuracy', 'error_rate', 'top_k_accuracy', 'accuracy_multi', 'mse', 'mae', 'msle']
 
 # %% ../../nbs/measure/03_accuracies.ipynb #imports
+from functools import wraps
 import torch
 from torch.nn import functional as F
-from ..core.checks import checked
+from ..core.checks import brief,checked
 from ..core.tracebacks import warn
 from ..model.losses import is_kept
 from ..model.loss_properties import count_elements,count_kept
@@ -18,6 +19,17 @@ from .kinds import check_several
 from .metrics import flat_pair
 
 # %% ../../nbs/measure/03_accuracies.ipynb #helpers
+def _of_predictions(f):
+    "Decorator: a call without predictions and targets is told how to set arguments of a metric"
+    name = f.__name__
+    @wraps(f)
+    def _f(*args, **kwargs):
+        if len(args)+len({'pred','targ'} & {*kwargs})>=2: return f(*args, **kwargs)
+        settings = ', '.join(f'{k}={brief(v)}' for k,v in kwargs.items()) or '…'
+        raise TypeError(f"`{name}` is called with predictions and targets. To give a Learner a metric with other "
+            f"settings, write `metrics=partial({name}, {settings})`")
+    return _f
+
 def declare(
     higher_is_better:bool, # Of the function's values
     n_items=None, # A function of the targets: how many items the function averages over; default: samples
@@ -40,6 +52,7 @@ def _accuracy(pred, targ, axis, ignore_index):
     return _fraction(pred==targ, targ, ignore_index)
 
 @declare(True)
+@_of_predictions
 @checked
 def accuracy(
     pred:torch.Tensor, # Scores, `(bs, n_classes)` or with the classes in `axis`
@@ -51,6 +64,7 @@ def accuracy(
     return _accuracy(pred, targ, axis, ignore_index)
 
 @declare(False)
+@_of_predictions
 @checked
 def error_rate(
     pred:torch.Tensor, # Scores, `(bs, n_classes)` or with the classes in `axis`
@@ -62,6 +76,7 @@ def error_rate(
     return 1-_accuracy(pred, targ, axis, ignore_index)
 
 @declare(True)
+@_of_predictions
 @checked(k='>=1')
 def top_k_accuracy(
     pred:torch.Tensor, # Scores, `(bs, n_classes)` or with the classes in `axis`
@@ -79,6 +94,7 @@ def top_k_accuracy(
     return _fraction((best.reshape(-1, best.shape[-1])==targ[:,None]).any(dim=1), targ, ignore_index)
 
 @declare(True, count_elements)
+@_of_predictions
 @checked
 def accuracy_multi(
     pred:torch.Tensor, # One score for each label, `(bs, n_labels)`
@@ -98,6 +114,7 @@ def _numbers(pred, targ):
     return [o.float() if o.dtype in _inexact else o for o in flat_pair(pred, targ)]
 
 @declare(False, count_elements)
+@_of_predictions
 @checked
 def mse(
     pred:torch.Tensor, # Predicted numbers, of any shape
@@ -107,6 +124,7 @@ def mse(
     return F.mse_loss(*_numbers(pred, targ))
 
 @declare(False, count_elements)
+@_of_predictions
 @checked
 def mae(
     pred:torch.Tensor, # Predicted numbers, of any shape
@@ -117,6 +135,7 @@ def mae(
     return (pred-targ).abs().mean()
 
 @declare(False, count_elements)
+@_of_predictions
 @checked
 def msle(
     pred:torch.Tensor, # Predicted numbers, of any shape

@@ -26,7 +26,7 @@ from ..data.generators import keep_random
 from ..data.loaders import target_names
 from ..model.losses import BaseLoss
 from ..model.loss_properties import ignore_index_of,is_of_own_class,kind_of,losses_in
-from ..model.mapping import MapBatch,part_of,pred_names,takes,takes_tensors
+from ..model.mapping import MapBatch,needs_no_targets,part_of,pred_names,takes,takes_tensors
 from ..model.weights import unwrapped
 from .metrics import AvgMetric,Metric,held
 
@@ -260,6 +260,9 @@ def _advice(learn, e):
         return "`accumulate(self, learn)` gets the learner: predictions are `learn.pred`, and targets `learn.yb`"
     if by_recorder and isinstance(e, TypeError) and 'positional argument' in str(e):
         return f"A metric is called with the predictions and the targets of a batch, here {1+len(learn.yb)} arguments"
+    if 'positional argument' in str(e) and learn.pred is not None and learn.yb and needs_no_targets(learn.loss_func):
+        return (f"`{short_name(learn.loss_func)}` takes predictions alone, and a batch has targets: if it needs none, "
+            "write `loss_func=lambda pred, *targets: f(pred)`")
     if 'NoneType' in str(e) and _got_none(learn, e):
         name = type(unwrapped(learn.model)).__name__
         return f"the model got {_texts(learn.xb)}. If it returned None, `{name}.forward` has no `return`"

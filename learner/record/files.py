@@ -15,6 +15,7 @@ from collections import OrderedDict
 from contextlib import contextmanager,suppress
 from pathlib import Path,PurePath
 from pickle import Unpickler,UnpicklingError
+from pickletools import genops
 from secrets import token_hex
 from shutil import rmtree
 from stat import S_IMODE
@@ -23,7 +24,7 @@ import numpy as np
 import torch
 from torch import nn
 from fastcore.foundation import L
-from ..core.checks import brief,checked
+from ..core.checks import brief,checked,nearest
 from ..data.batches import tensors_in
 from ..data.loaders import check_device
 
@@ -151,6 +152,19 @@ def find_file(
     if not isinstance(first, Path): return first
     options = first,file_path(file, folder, suffix=''),Path(file).absolute()
     return next((o for o in options if o.is_file()), first)
+
+# %% ../../nbs/record/07_files.ipynb #check_exists
+def check_exists(
+    file, # A path, or an open file
+):
+    "Refuse a path where there is no file, with the name that was probably meant"
+    if not isinstance(file, Path) or file.exists(): return
+    names = [o.name for o in file.parent.glob('[!.]*')]
+    same = [o for o in names if Path(o).stem==file.stem] # another suffix
+    hint = f" Did you mean `{same[0]}`?" if same else nearest(file.name, names)
+    models = file.parent.parent
+    if file.parent.name==models.name: hint = f" Names are in `{models}`: write `{file.stem}`"
+    raise FileNotFoundError(f"There is no `{file}`.{hint}")
 
 # %% ../../nbs/record/07_files.ipynb #check_plain
 _plain = type(None),bool,int,float,str,torch.Size,torch.dtype,torch.device,torch.Tensor,nn.Parameter
@@ -328,7 +342,8 @@ def reading(
             raise
         if isinstance(e, UnpicklingError) and 'GLOBAL' in str(e):
             raise UnpicklingError(f"`{file}` holds more than weights and plain values, or is damaged. "
-                "Reading it could run code, so that it was not read") from e
+                "Reading it could run code, so that it was not read. "
+                "A file of `learn.export` is read by `load_learner(…, trust=True)`") from e
         start = f". It was read from position {at}: `file.seek(0)` goes to its start" if at else ""
         raise ValueError(f"`{file}` is damaged, or no file of weights{start}") from e
 
@@ -370,3 +385,20 @@ def _python(o):
     if isinstance(o, dict):
         for k,v in o.items(): o[k] = _python(v)
     return o
+
+# %% ../../nbs/record/07_files.ipynb #check_replaces
+def _is_state(file):
+    "Whether an archive of torch is a state file"
+    with ZipFile(file) as z:
+        pickled = next((o for o in z.namelist() if o.endswith('/data.pkl')), None)
+        ops = genops(z.read(pickled)) if pickled else ()
+        return next((v for op,v,_ in ops if op.name=='BINUNICODE'), None) in ('format','parts')
+
+def check_replaces(
+    file, # A path; an open file may be anything
+    state:bool, # Whether a state file is to be written there
+):
+    "Refuse to write weights over a state file, or a state over weights"
+    if not isinstance(file, Path) or not is_zipfile(file) or _is_state(file)==state: return
+    kind = "no state file" if state else "a state file"
+    raise ValueError(f"`{file}` is {kind}, and would be lost: give another name, or delete it")

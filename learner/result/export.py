@@ -24,7 +24,7 @@ from ..loop.learner import Learner
 from ..model.optimizer import in_use
 from ..model.mapping import Forward,MapBatch,MapPred,MatchArgs
 from ..model.weights import unwrapped
-from ..record.files import check_sums,file_path,reading,torch_save,write_to
+from ..record.files import check_exists,check_sums,file_path,reading,torch_save,write_to
 from .preds import input_shapes,know_loss
 
 # %% ../../nbs/result/07_export.ipynb #pickle
@@ -96,6 +96,7 @@ def load_learner(
     trust:bool=False, # Whether you trust the file: reading it can run any code
 ) -> Learner:
     "A learner that predicts, and trains once it is given data: `learn.dls = …`"
+    if isinstance(fname, (str,os.PathLike)): check_exists(Path(fname).absolute())
     if not trust: raise ValueError(
         f"Reading `{fname}` can run any code that is in it. If you trust it, write `load_learner(…, trust=True)`")
     with reading(fname, but=(AttributeError,ImportError)): # classes that are not here

@@ -22,7 +22,7 @@ import torch
 from fastcore.basics import patch
 from fastcore.foundation import L
 from ..core.callback import Callback
-from ..core.checks import brief,checked,is_whole,short_name,whole
+from ..core.checks import brief,checked,got,is_whole,short_name,whole
 from ..core.scopes import interruptible
 from ..data.batches import along_any,find_bs,is_of_samples,map_tensors,rows_cut,single,tensors_in
 from ..data.loaders import DataLoaders,check_choice,length
@@ -126,6 +126,9 @@ no_losses = ("There are no losses of samples: `learn.loss_func` is None, and the
     "none of the usual ones. Write it as a function of what the model returns and the targets, `learn.loss_func = f`")
 
 # %% ../../nbs/result/01_preds.ipynb #check_places
+def _check_act(name, v):
+    if not callable(v): raise TypeError(f"`{name}` is a function, such as `partial(torch.softmax, dim=-1)`, {got(v)}")
+
 def _check_places(name, v):
     try: places = torch.as_tensor([] if v is None else v)
     except (TypeError, ValueError, RuntimeError): places = torch.tensor(0.)
@@ -161,7 +164,7 @@ class GatherPredsCallback(Callback):
     """Keeps what the model returns for each validation batch, in `preds`, `targets`, and on request `inputs`,
     `decoded` and `losses`. With several loaders, those of the last"""
     run_train = False
-    @checked(save_preds=Path, save_targs=Path, concat_dim=..., act=callable, dec=callable, n='>=0', to=_check_places)
+    @checked(save_preds=Path, save_targs=Path, concat_dim=..., act=_check_act, dec=callable, n='>=0', to=_check_places)
     def __init__(self,
         with_input:bool=False, # Keep inputs
         with_loss:bool=False, # Keep the loss of each sample
@@ -344,7 +347,7 @@ def gather(learn, dl, inner=False, reorder=True, cbs=None, act=None, with_decode
 
 # %% ../../nbs/result/01_preds.ipynb #get_preds
 @patch
-@checked(ds_idx=..., act=callable, save_preds=Path, save_targs=Path, concat_dim=...)
+@checked(ds_idx=..., act=_check_act, save_preds=Path, save_targs=Path, concat_dim=...)
 def get_preds(self:Learner,
     ds_idx:int|str=1, # Position or name of a loader in `dls`, or a loader itself
     dl=None, # Any other iterable of batches
@@ -392,6 +395,7 @@ class FetchPredsCallback(Callback):
     def before_fit(self):
         if not self.learn.dls.valids: raise ValueError("`FetchPredsCallback` would never run: "
             "it predicts after each validation, and `dls` has no validation loader")
+        self.learn.loader(self.kwargs['ds_idx'], self.kwargs['dl']) # or it is refused, before an epoch is trained
     def after_validate(self):
         last = [*self.to_validate][-1]
         if self.dl_name!=last: return

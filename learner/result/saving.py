@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 import torch
 from fastcore.basics import patch
-from ..core.checks import checked,listed,nearest
+from ..core.checks import checked,listed
 from ..core.events import CancelException
 from ..values.tensors import compressed
 from ..values.copies import copied
@@ -27,7 +27,8 @@ from ..model.groups import norm_bias_params
 from ..model.hypers import hypers,join,keep_tensors,parts_of,spare,with_held
 from ..model.optimizer import OptimList,in_use,params_of,to_eval,to_train
 from ..model.weights import left_out,put_weights,weights_of
-from ..record.files import file_path,find_file,on_cpu,read_plain,reading,type_of,write_bytes,write_plain
+from ..record.files import check_exists,check_replaces,file_path,find_file,on_cpu,read_plain,reading,type_of
+from ..record.files import write_bytes,write_plain
 
 # %% ../../nbs/result/06_saving.ipynb #file_events
 @contextmanager
@@ -83,6 +84,7 @@ def save(self:Learner,
 ) -> Path: # Where it is
     "Save the weights of the model, and of a loss that is trained, on the CPU and under plain names"
     file = file_path(file, self.path/self.model_dir)
+    check_replaces(file, state=False)
     bare = _is_bare(file)
     if bare and with_opt:
         raise ValueError(f"`{file.name}` holds weights only: give another suffix, or `with_opt=False`")
@@ -246,11 +248,6 @@ def untouched(learn, file):
         raise
 
 # %% ../../nbs/result/06_saving.ipynb #load
-def _near(file):
-    names = [o.name for o in file.parent.glob('[!.]*')]
-    same = [o for o in names if Path(o).stem==file.stem] # another suffix
-    return f" Did you mean `{same[0]}`?" if same else nearest(file.name, names)
-
 def _read_bare(file, device):
     st = _safetensors()
     with reading(file):
@@ -311,7 +308,7 @@ def load(self:Learner,
 ) -> Learner: # Itself, so that calls chain
     "Load a file of `save`, of fastai, or of any model's `state_dict`. An error leaves everything as it was"
     file = find_file(file, self.path/self.model_dir)
-    if isinstance(file, Path) and not file.exists(): raise FileNotFoundError(f"There is no `{file}`.{_near(file)}")
+    check_exists(file)
     saved = (_read_bare if _is_bare(file) else read_plain)(file, 'cpu' if device is None else device)
     with untouched(self, file), file_events(self, 'load', file, saved):
         trained = to_eval(self.opt) # the weights of a file are for use

@@ -19,7 +19,7 @@ from math import inf,isfinite,isnan
 from pathlib import Path
 import torch
 from ..core.callback import Callback
-from ..core.checks import brief,checked,is_number,whole
+from ..core.checks import brief,checked,in_range,is_number,whole
 from ..core.events import CancelFitException
 from ..record.progress import ProgressCallback
 from ..record.history import missing
@@ -273,11 +273,16 @@ class SaveModelCallback(BestFiles):
             "nothing was saved, and the weights stay as they are")
 
 # %% ../../nbs/result/08_tracker.ipynb #ReduceLROnPlateau
+def _check_factor(name, v):
+    if is_number(v) and 0<v<1: raise ValueError(
+        f"`{name}` is above 1, but got {v}: the rate is divided by it, so that torch's `factor={v}` is {1/v:g} here")
+    in_range(name, v, '(1,inf)')
+
 class ReduceLROnPlateau(TrackerCallback):
     "Divide the learning rate by `factor` when the last `patience` values were not better than the best"
     order = TrackerCallback.order+2
     _stateattrs = (*TrackerCallback._stateattrs, 'wait')
-    @checked(patience='>=1', factor='(1,inf)', min_lr='>=0', min_delta=...)
+    @checked(patience='>=1', factor=_check_factor, min_lr='>=0', min_delta=...)
     def __init__(self,
         monitor=None, # A column of the recorder, or a function of a row; default: `learn.monitor`
         comp=None, # `np.less` if lower is better, `np.greater` if higher; default: what the metric declares

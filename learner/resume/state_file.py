@@ -13,7 +13,7 @@ The file appears complete or not at all, and reading it never runs code. What is
 __all__ = []
 
 # %% ../../nbs/resume/04_state_file.ipynb #imports
-import hashlib,os
+import hashlib
 from dataclasses import replace
 from pathlib import Path
 from weakref import WeakKeyDictionary
@@ -23,7 +23,7 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader,Dataset
 from ..core.callback import Callback,without_refs
-from ..core.checks import checked,listed,nearest
+from ..core.checks import checked,listed
 from ..core.tracebacks import warn
 from ..values.functions import cached_weakly,of_library
 from ..data.search import search
@@ -33,7 +33,8 @@ from ..restore.attributes import AttributesLeft
 from ..restore.places import by_name,model_and_loss
 from ..model.hypers import parts_of
 from ..model.optimizer import params_of
-from ..record.files import check_plain,file_path,find_file,read_plain,torch_save,write_to
+from ..record.files import check_exists,check_plain,check_replaces,file_path,find_file,read_plain,torch_save
+from ..record.files import write_to
 from ..restore.tensors import SampledTensor,unique_tensors
 from ..result.saving import file_events,untouched
 from .saved_run import SavedRun,unsaved_attrs
@@ -151,6 +152,7 @@ def save_state(self:Learner,
 ) -> Path: # Where it is, or will be when the running batch has ended
     "Save all that training is made of"
     file = file_path(file, self.path/self.model_dir)
+    check_replaces(file, state=True)
     if self.mode=='lr_find':
         raise RuntimeError("`lr_find` only tries learning rates, and restores everything at its end: "
             "save the state before it or after it")
@@ -169,8 +171,6 @@ def load_state(self:Learner,
         raise RuntimeError(f"`load_state` cannot replace what a running `{self.mode}` is working with: "
             "load before it, and then write `learn.resume()`")
     file = find_file(file, self.path/self.model_dir)
-    if not file.exists():
-        names = os.listdir(file.parent) if file.parent.is_dir() else ()
-        raise FileNotFoundError(f"There is no `{file}`.{nearest(file.name, names)}")
+    check_exists(file)
     self.route.stopped = read_state(self, file)
     return self

@@ -13,6 +13,7 @@ from fastcore.basics import patch
 from fastcore.foundation import L
 from fastcore.meta import delegates
 from ..core.checks import brief,checked,is_sequence
+from ..core.tracebacks import warn
 from ..loop.learner import Learner
 from ..model.groups import check_hyper
 from ..model.hypers import first_groups,get_hyper,hypers,values_for
@@ -33,6 +34,7 @@ def _lrs(learn, lr, name='lr'):
 
 def _one_cycle(learn, lr, div, div_final, pct_start, moms):
     "Schedules of one cycle"
+    if div<1: warn(f"`div={div}` begins above the highest rate, at `lr_max/{div}`. Did you mean `pct_start={div}`?")
     lr,scheds = _lrs(learn, lr, 'lr_max'),{}
     scheds['lr'] = combined_cos(pct_start, scaled(lr, 1/div), lr, scaled(lr, 1/div_final))
     uses_mom = 'mom' in hypers(learn.opt) and any(get_hyper(learn.opt, 'mom'))

@@ -25,6 +25,7 @@ class AMPMode(str, Enum):
     FP16,BF16 = 'fp16','bf16'
 
 _dtypes = dict(fp16=torch.float16, bf16=torch.bfloat16)
+_names = {str(v):k for k,v in _dtypes.items()} # by that of the dtype
 
 def _to_float(t): return t.float() if t.dtype in _dtypes.values() else t
 
@@ -130,15 +131,16 @@ class MixedPrecision(LossScaling):
     order,autocast = 10,None
     @checked(amp_mode=..., init_scale='>0', growth_factor='>1', backoff_factor='(0,1)', growth_interval='>=1')
     def __init__(self,
-        amp_mode:str=AMPMode.FP16, # `fp16` or `bf16`
+        amp_mode:str=AMPMode.FP16, # `fp16` or `bf16`, or that dtype
         init_scale:float=2.**16, # First scale of the loss, for `fp16`
         growth_factor:float=2., # Multiplies the scale after `growth_interval` steps without overflow
         backoff_factor:float=.5, # Multiplies the scale after an overflow
         growth_interval:int=2000, # Optimizer steps without overflow after which the scale grows
     ):
-        self.amp_mode = getattr(amp_mode, 'value', amp_mode)
-        if self.amp_mode not in list(_dtypes): raise ValueError(
-            f"`amp_mode` is `fp16` or `bf16`, but got {brief(amp_mode)}.{nearest(str(amp_mode), _dtypes)}")
+        self.amp_mode = _names.get(str(amp_mode), getattr(amp_mode, 'value', amp_mode))
+        hint = " `learn.to_fp32()` ends mixed precision" if '32' in str(amp_mode) else nearest(str(amp_mode), _dtypes)
+        if self.amp_mode not in list(_dtypes):
+            raise ValueError(f"`amp_mode` is `fp16` or `bf16`, but got {brief(amp_mode)}.{hint}")
         super().__init__(init_scale, growth_factor, backoff_factor, growth_interval)
 
     def before_fit(self): self._begin()
