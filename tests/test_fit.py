@@ -497,7 +497,7 @@ def test_losses_in_bf16():
     # the average is not rounded to 8 bits
     assert learn.results.valid_loss==pytest.approx(np.mean([float(o) for o in each]), rel=1e-5)
     m = AvgSmoothLoss()
-    for o in each: m.accumulate(SimpleNamespace(loss=o))
+    for o in each: m.accumulate(SimpleNamespace(loss=o, yb=()))
     assert float(m.value)==pytest.approx(learn.recorder.smooth_loss, rel=1e-5)
 
 def test_the_train_scope_leaves_no_gradients_to_the_next_epoch():

@@ -6,6 +6,7 @@ import numpy as np, pytest, torch
 from hypothesis import given,strategies as st
 from torch import nn
 from torch.nn import functional as F
+from torch.utils.data import DataLoader,TensorDataset
 from learner.all import *
 from parts import shown
 
@@ -311,7 +312,7 @@ def test_no_batch_no_value():
 
 def test_smooth_loss_is_a_debiased_average():
     m,xs = AvgSmoothLoss(beta=.9),[3., 1., 4.]
-    for o in xs: m.accumulate(SimpleNamespace(loss=torch.tensor(o)))
+    for o in xs: m.accumulate(SimpleNamespace(loss=torch.tensor(o), yb=()))
     assert float(m.value)==pytest.approx(np.average(xs, weights=[.81, .9, 1]))
     m.reset(); assert m.value is None
 
@@ -320,9 +321,22 @@ def test_smooth_loss_is_a_debiased_average():
         (torch.float64, torch.float64)], ids=str)
 def test_smooth_loss_is_not_rounded_to_the_type_of_the_loss(dtype, acc):
     m,xs = AvgSmoothLoss(),(1+torch.rand(300, generator=torch.Generator().manual_seed(0))).to(dtype)
-    for o in xs: m.accumulate(SimpleNamespace(loss=o))
+    for o in xs: m.accumulate(SimpleNamespace(loss=o, yb=()))
     assert (m.value.dtype==acc
         and float(m.value)==pytest.approx(np.average(xs.double().numpy(), weights=.98**np.arange(300)[::-1]), rel=1e-5))
+
+@pytest.mark.filterwarnings('ignore:The training loss is nan')
+@pytest.mark.parametrize('reduction', ['mean','sum'])
+@pytest.mark.parametrize('ignored', [slice(8, 12), slice(16, None)], ids=['in the middle','at the end'])
+def test_the_smooth_loss_is_the_train_loss(reduction, ignored):
+    targ = torch.arange(18)%3
+    targ[ignored] = -100
+    dl = DataLoader(TensorDataset(torch.randn(18, 2, generator=torch.Generator().manual_seed(0)), targ), 4)
+    learn = Learner(DataLoaders(dl, device='cpu'), nn.Linear(2, 3), nn.CrossEntropyLoss(reduction=reduction),
+        metrics=dict(smooth=AvgSmoothLoss()), lr=.01, default_cbs=False,
+        cbs=[TrainEvalCallback, Recorder(train_metrics=True)])
+    row = learn.fit(1).recorder[-1]
+    assert row.train_smooth==pytest.approx(row.train_loss, rel=1e-5, nan_ok=True)
 
 # Metrics: how they are given
 class Mine(Metric):

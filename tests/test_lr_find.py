@@ -364,6 +364,27 @@ def test_early_divergence_is_reported(n, bad, capsys):
         assert (tuple(res)==(None,)*4 and f'diverged after {n+1} batches' in out and 'lower `start_lr`' in out
             and 'None' in repr(res))
 
+def classes(loss_func, targ, bs=8):
+    torch.manual_seed(0)
+    dl = DataLoader(TensorDataset(torch.randn(len(targ), 5), targ), bs)
+    return Learner(DataLoaders(dl, device='cpu'), nn.Linear(5, 4), loss_func, lr=.01).remove_cb(ProgressCallback)
+
+def test_a_batch_without_targets_is_no_divergence(capsys):
+    "Of one in four batches the loss is NaN: the curve is that of the others"
+    targ = torch.arange(32)%4
+    targ[8:16] = -100
+    res = classes(nn.CrossEntropyLoss(), targ).lr_find(show_plot=False)
+    assert np.isfinite(res.losses).all() and len(res.lrs)==len(res.losses)>50 and 1e-7<res.valley<10
+    assert not capsys.readouterr().out
+    bad = classes(lambda p,t: F.cross_entropy(p, t)*float('nan'), targ).lr_find(show_plot=False)
+    assert bad.valley is None and 'diverged after 1 batches' in capsys.readouterr().out
+
+def test_a_summed_loss_is_that_of_a_sample_also_in_a_small_last_batch():
+    "So small a rate trains nothing: both curves are of one model"
+    targ = torch.arange(33)%4
+    a,b = (classes(nn.CrossEntropyLoss(reduction=o), targ).lr_find(1e-9, 1e-8, show_plot=False) for o in ('mean','sum'))
+    assert a.losses==pytest.approx(b.losses, rel=1e-4)
+
 def test_the_curve_ends_at_the_first_nan():
     res = mk(loss_func=Diverges(60, float('nan'))).lr_find(show_plot=False, suggest_funcs=(valley, steep))
     assert np.isfinite(res.losses).all() and 40<=len(res.losses)<=51 and all(0<o<10 for o in res)

@@ -90,7 +90,7 @@ def _(m:Moments, states):
 
 @_merge.register
 def _(m:AvgSmoothLoss, states): # of the losses of whole batches; only the first process has a sample of each
-    m.count,m.val = states[0]['count'],states[0]['val']
+    m.count,m.val,m.last = (states[0][k] for k in ('count','val','last'))
 
 @_merge.register
 def _(m:ValueMetric, states): pass # what a callback or a loss of this process has computed

@@ -25,7 +25,7 @@ from ..values.copies import copied
 from ..data.search import in_slots,slots_of
 from ..model.losses import check_places
 from ..model.loss_properties import count_kept,ignore_index_of,items_of,kind_of,loss_of,loss_per_sample
-from ..model.loss_properties import n_items,n_samples,reduction_in
+from ..model.loss_properties import is_summed,n_items,n_samples,reduction_in
 
 # %% ../../nbs/measure/01_metrics.ipynb #Metric
 def _kind(o):
@@ -382,9 +382,14 @@ class AvgSmoothLoss(Metric):
     ):
         self.beta = beta
         self.reset()
-    def reset(self): self.count,self.val = 0,0.
+    def reset(self): self.count,self.val,self.last = 0,0.,None
     def accumulate(self, learn):
-        self.count += 1
-        self.val = self.val*self.beta + _wide(learn.loss).mean()*(1-self.beta)
+        loss = loss_per_sample(learn, learn.loss) if is_summed(learn) else learn.loss
+        self.last = _wide(loss).mean()
+        finite = self.last.isfinite()
+        self.count = self.count+finite
+        self.val = torch.where(finite, self.val*self.beta + self.last*(1-self.beta), self.val)
     @property
-    def value(self): return self.val/(1-self.beta**self.count) if self.count else None
+    def value(self):
+        if self.last is None or not self.last.isfinite(): return self.last
+        return self.val/(1-self.beta**int(self.count))

@@ -26,6 +26,7 @@ from ..loop.learner import Learner
 from ..measure.advice import ShapeCheck
 from ..measure.metrics import AvgSmoothLoss
 from ..model.hypers import get_hyper
+from ..model.loss_properties import n_items
 from ..record.history import Row
 from ..record.recorder import new_axes
 from ..record.progress import say
@@ -120,17 +121,17 @@ class LRFinder(Callback):
         self.lrs.append(get_hyper(self.learn.opt, 'lr')[-1])
         self.losses.append(loss)
         self.best = min(self.best, loss)
-        if not isfinite(loss) or (self.stop_div and loss>self.best+3*abs(self.best)):
-            self.diverged = True
-            raise CancelFitException('the loss diverged')
+        too_high = self.stop_div and loss>self.best+3*abs(self.best)
+        self.diverged = bool(too_high if isfinite(loss) else n_items(self.learn)!=0) # the loss of no targets is NaN
+        if self.diverged: raise CancelFitException('the loss diverged')
         if self.learn.train_iter>=self.num_it: raise CancelFitException('enough batches')
 
     def curve(self):
-        "Rates and losses, without the first tenth and the last five, up to the first loss that is not finite"
+        "Rates and losses, without the first tenth and the last five, where the loss is finite"
         used = slice(self.num_it//10, -5)
         lrs,losses = np.array(self.lrs[used]),np.array(self.losses[used])
-        n = int(np.argmin([*np.isfinite(losses), False]))
-        return lrs[:n],losses[:n]
+        kept = np.isfinite(losses)
+        return lrs[kept],losses[kept]
 
 # %% ../../nbs/schedule/05_lr_find.ipynb #SuggestedLRs
 class SuggestedLRs(Row):
