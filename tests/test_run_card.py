@@ -115,6 +115,23 @@ def test_numbers_that_json_lacks(tmp_path):
     card = card_in(tmp_path)
     assert card['results'][0]['valid_loss']=='nan' and card.html() and repr(cards(tmp_path/'runs'))
 
+def test_rows_of_a_card_and_of_a_log_are_those_of_the_recorder(tmp_path):
+    "Losses that are not finite, values that are missing, and metrics of several values"
+    class Several(Metric):
+        def reset(self): pass
+        def accumulate(self, learn): pass
+        value = torch.tensor([.25,float('nan')])
+    def bad(pred, y): return ((pred-y)**2).mean()*(float('inf') if log.learn.epoch else 1.)
+    log = JSONLogger()
+    learn = fitted(tmp_path, loss_func=bad, metrics=[Several(), mae], cbs=[log, Validate(2)], n_epoch=3)
+    card,rec = card_in(tmp_path),learn.recorder
+    for rows in card.rows,log.read_log():
+        assert rows['valid_loss'].dtype==float
+        assert rows['valid_loss']==pytest.approx(rec['valid_loss'], nan_ok=True)
+        assert [o.mae is missing for o in rows]==[True, False, False]
+        assert rows[-1].several==pytest.approx([.25,float('nan')], nan_ok=True)
+    assert card.final['valid_loss']==float('inf') and card.html() and repr(card)
+
 def test_long_curves_are_thinned(tmp_path):
     fitted(tmp_path, n_train=1201, n_epoch=2)
     points = card_in(tmp_path)['curves']['loss']

@@ -19,7 +19,6 @@ import json
 from contextlib import suppress
 from dataclasses import asdict,dataclass
 from datetime import datetime
-from math import isfinite
 from pathlib import Path
 from zlib import crc32
 from ..core.callback import Callback,refer
@@ -27,7 +26,7 @@ from ..core.checks import brief,checked,listed,nearest
 from ..restore.places import by_name
 from ..record.history import History,Row,missing,no_results
 from ..record.recorder import find_recorder
-from ..record.run_config import plain
+from ..record.run_config import plain,plain_row,read_row
 from ..record.files import check_folder,write_bytes
 from .diff import setup_changes
 from .fingerprint import Fingerprint,Setup
@@ -36,17 +35,13 @@ from .fingerprint import Fingerprint,Setup
 card_format = 1 # raise it when what a card holds, or how, is changed
 most_points = 1000
 
-def _number(v):
-    "A number that JSON has; others as text"
-    if v is missing or v is None: return None
-    if isinstance(v, float): return float(f'{v:.9g}') if isfinite(v) else str(v)
-    return plain(v)
+def _rounded(v): return float(f'{v:.9g}') if isinstance(v, float) and v is not missing else v
 
 def _curve(values):
     "Pairs of a batch and a value, every one or every n-th"
     values = list(values)
     step = -(-len(values)//most_points) or 1
-    return [[i+1, _number(float(v))] for i,v in enumerate(values) if i%step==0 or i==len(values)-1]
+    return [[i+1, plain(_rounded(float(v)))] for i,v in enumerate(values) if i%step==0 or i==len(values)-1]
 
 def _sum_of(column, n):
     "Checksum of the first `n` rows of a column"
@@ -74,7 +69,7 @@ def card_of(
     settings = {k:v for k,v in config.items() if not k.startswith(idle)}
     return dict(format=card_format, run=learn.lineage[-1].run, **about,
         settings=settings, lineage=[o._asdict() for o in learn.lineage],
-        results=[{k:_number(o.get(k)) for k in rec.rows.names} for o in rec.rows], better=rec.higher_is_better,
+        results=[plain_row({k:_rounded(o.get(k)) for k in rec.rows.names}) for o in rec.rows], better=rec.higher_is_better,
         curves=dict(loss=_curve(rec.raw_losses), smooth=_curve(rec.losses), lr=_curve(rec.lrs)),
         fingerprint=fingerprint_sums(trail), setup=asdict(setup) | dict(settings={}))
 
@@ -147,7 +142,7 @@ class Card(dict):
     @property
     def rows(self) -> History:
         "Results by epoch"
-        return History([Row(**{k:missing if v is None else v for k,v in o.items()}) for o in self['results']])
+        return History([*map(read_row, self['results'])])
     @property
     def setup(self): return Setup(**self['setup'] | dict(settings=self['settings']))
     @property

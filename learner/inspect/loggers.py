@@ -21,7 +21,7 @@ from ..core.checks import checked,listed,one_of,signature
 from ..loop.way_back import is_fork_of
 from ..record.history import History,Row,missing
 from ..record.recorder import Recorder,find_recorder
-from ..record.run_config import plain
+from ..record.run_config import plain,plain_row,read_row
 from ..record.files import atomic_write,check_folder,path_in,patiently
 
 # %% ../../nbs/inspect/05_loggers.ipynb #LogMethods
@@ -280,7 +280,7 @@ class JSONLogger(FileLogger):
     def add(self, kind, **vals): self.append_line(json.dumps(dict(kind=kind, **plain(vals))))
 
     def log_params(self, config): self.add('params', config=config)
-    def log(self, row, step, kind): self.add(kind, step=step, row=dict(row))
+    def log(self, row, step, kind): self.add(kind, step=step, row=plain_row(row))
     def finish(self): self.add('end', error=self.error, stop_reason=self.learn.stop_reason)
 
     def read_log(self,
@@ -288,7 +288,7 @@ class JSONLogger(FileLogger):
     ) -> History:
         "The rows in the file, as a history, with the `step` of each"
         one_of('kind', kind, ('row','batch'))
-        return History([_row(step=o['step'], **o['row']) for o in self._objects() if o['kind']==kind])
+        return History([read_row(dict(step=o['step'], **o['row'])) for o in self._objects() if o['kind']==kind])
 
     def _objects(self):
         res = []
@@ -302,6 +302,3 @@ class JSONLogger(FileLogger):
 def _is_logged(o):
     if not isinstance(o, dict) or 'kind' not in o: return False
     return o['kind'] not in ('row','batch') or ('step' in o and isinstance(o.get('row'), dict))
-
-def _row(**vals): return Row(**{k:_from_json(v) for k,v in vals.items()})
-def _from_json(v): return missing if v is None else float(v) if v in ('nan','inf','-inf') else v

@@ -12,7 +12,7 @@ import platform
 from collections.abc import Mapping
 from functools import partial
 from inspect import isroutine
-from math import inf,isfinite
+from math import inf,isfinite,prod
 from os import PathLike
 import numpy as np
 import torch
@@ -22,7 +22,7 @@ from ..core.checks import nearest,signature
 from ..core.callback import Callback,FuncCallback
 from ..values.functions import cached_weakly
 from ..data.loaders import length
-from .history import missing
+from .history import Row,missing
 from ..model.hypers import get_hyper,hypers
 
 # %% ../../nbs/record/02_run_config.ipynb #RunConfig
@@ -81,6 +81,25 @@ def _plain_object(v, depth):
 def _args(cls):
     try: return [*signature(cls.__init__).parameters]
     except ValueError: return () # a class written in C has no signature
+
+# %% ../../nbs/record/02_run_config.ipynb #plain_row
+def _listed(v): return v.tolist() if isinstance(v, (torch.Tensor,np.ndarray)) and prod(v.shape)<=100 else v
+
+def plain_row(
+    row, # A row, or a dict
+) -> RunConfig:
+    "The values of a row in the types of JSON, with small tensors as lists"
+    return RunConfig({k:plain(_listed(v)) for k,v in dict(row).items()})
+
+def _read(v):
+    if isinstance(v, list): return [*map(_read, v)]
+    return missing if v is None else float(v) if v in ('nan','inf','-inf') else v
+
+def read_row(
+    vals, # What `plain_row` returned, as read from JSON
+) -> Row:
+    "The row again: a value is missing, or not finite, as it was"
+    return Row(**{k:_read(v) for k,v in vals.items()})
 
 # %% ../../nbs/record/02_run_config.ipynb #run_config
 def _bounds(learn):
