@@ -139,6 +139,16 @@ def test_a_column_of_the_average_can_be_monitored(recwarn):
         assert seen==[i for i,v in enumerate(vals) if all(better(v, o) for o in vals[:i])]
     assert not recwarn.list # both know what is better
 
+@pytest.mark.parametrize('train_metrics', [False, True])
+def test_the_recorder_knows_what_is_better_in_a_column_of_the_average(train_metrics, tmp_path, recwarn):
+    "The best row, stars of the table, cards and seeds ask it; a callback that monitors the column agrees"
+    learn,acc = mk(metrics=accuracy, path=tmp_path),'ema/valid_accuracy' if train_metrics else 'ema/accuracy'
+    learn.remove_cb(Recorder).add_cb(Recorder(train_metrics=train_metrics))
+    rec = learn.fit(3, cbs=[EMA(.9, validate='both'), SaveModelCallback(acc)]).recorder
+    assert rec.higher_is_better[acc] and rec.higher_is_better['ema/valid_loss'] is False
+    assert rec.best(acc)[acc]==max(rec[acc]) and rec.best('ema/valid_loss').epoch==np.argmin(rec['ema/valid_loss'])
+    assert not recwarn.list
+
 def test_other_data_are_for_the_trained_weights():
     rec = mk(EMA(validate='both'), ExtraValid(dls(seed=1).valid, name='other')).fit(1).recorder
     assert rec[0,'other/loss']>0 and rec[0,'ema/valid_loss']>0 and 'ema/other/loss' not in rec.metric_names

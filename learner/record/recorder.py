@@ -322,7 +322,8 @@ class Recorder(RowWriter):
         self.checks,self.told = BatchChecks(self.count, self.valid_mets if learn.dls.valids else ()),set()
         results = [('train_loss', False), *zip((f'train_{o.name}' for o in self.train_mets), _better(self.train_mets))]
         for dl in learn.dls.valids: results += zip(self.valid_columns(dl), [False, *_better(self.valid_mets)])
-        self.table = Table(Columns.of_fit(results, [c for cb in learn.cbs for c in cb.new_columns], self.add_time))
+        new = {c:declared_direction(learn, c) for cb in learn.cbs for c in cb.new_columns}
+        self.table = Table(Columns.of_fit(results, new, self.add_time))
         learn.run_config = run_config(learn)
 
     def before_train(self):
@@ -421,7 +422,7 @@ def declared_direction(learn, name):
     "Whether higher is better, if the metric of a column declares it; callbacks may have metrics of their own"
     if is_loss(name): return False
     for m in [*learn.metrics, *(m for cb in learn.cbs for m in vars(cb).get('own_metrics') or ())]:
-        if name in (m.name, f'train_{m.name}', f'valid_{m.name}') or name.endswith(f'/{m.name}'):
+        if f'/{name}'.endswith(tuple(f'/{o}{m.name}' for o in ('','train_','valid_'))):
             return getattr(m, 'higher_is_better', None)
 
 def _by_name(name):

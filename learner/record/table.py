@@ -26,7 +26,7 @@ class Columns:
     @classmethod
     def of_fit(cls,
         results, # Pairs of a column that holds a loss or metric, and whether higher is better, or None
-        new, # Columns that callbacks announce
+        new, # A dict of the columns that callbacks announce, with their directions
         add_time:bool, # Whether there is a column `time`
     ):
         end = ['time'] if add_time else []
@@ -34,7 +34,8 @@ class Columns:
         own = begin+end
         if twice := [o for o in own if own.count(o)>1]: raise ValueError(
             f"Two columns would be called `{twice[0]}`: give the metric another name, as in `metrics=dict(other=f)`")
-        return cls([*begin, *dict.fromkeys(new), *end], {*own}, {k:v for k,v in results if v is not None})
+        better = {k:v for k,v in (*new.items(), *results) if v is not None}
+        return cls([*begin, *new, *end], {*own}, better)
 
     def add_results(self, results): # As in `of_fit`
         "Add columns of metrics that the learner was given within the fit, each with its direction"
