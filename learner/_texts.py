@@ -1820,6 +1820,7 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
        '- `unit`: Count `iter` (training batches), `step`, `epoch` or `s` (seconds) instead of calls\n'
        '- `filter_fn`: Another name for `when`, as in fastNLP\n'
        '- `valid`: Count calls in the validations of a fit too, and run there',
+ 'param_counts': 'Parameters:\n\n- `ps`: Parameters',
  'param_groups': 'Parameters:\n'
                  '\n'
                  '- `model`: What `splitter` splits\n'

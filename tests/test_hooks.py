@@ -429,6 +429,10 @@ def test_layers_of_which_none_is_there_at_first():
     late(Bare(), stats)
     assert stats.stats.shape==(5,1,3) and stats.batches==[1,2,3,4,5] and not stats.stats.isnan().any()
 
+def test_a_lazy_model_can_be_counted_and_shown():
+    model = nn.Sequential(nn.LazyLinear(8), nn.Linear(8, 1))
+    assert total_params(model)==(9, True) and 'Sequential with 9 parameters' in repr(synth_learner(model=model))
+
 def test_lazy_layers():
     stats = ActivationStats(include_paramless=True)
     late(nn.Sequential(nn.LazyLinear(5), nn.ReLU(), nn.LazyLinear(3)), stats)

@@ -51,6 +51,16 @@ def test_a_card_uses_the_fingerprint_of_the_learner(tmp_path):
         and card_in(tmp_path/'b')['fingerprint']['batches']==20)
     assert not diff(own, given)
 
+def test_a_card_counts_batches_and_not_the_steps_between_them(tmp_path):
+    "Where the length is not known, the last batches wait for a step that comes after them, in a row of its own"
+    dl = torch.utils.data.DataLoader([(torch.ones(1), torch.ones(1))]*29, 5)
+    class Unknown:
+        "A loader that does not know its length"
+        def __iter__(self): return iter(dl)
+    learn = Learner(DataLoaders(Unknown(), device='cpu'), torch.nn.Linear(1,1), squared, lr=.01, path=tmp_path)
+    learn.remove_cb(ProgressCallback).fit(3, cbs=[f := Fingerprint(), RunCard(), GradientAccumulation(12)])
+    assert len(f.trail)>1+learn.train_iter and card_in(tmp_path)['fingerprint']['batches']==learn.train_iter==18
+
 def test_equal_runs_have_equal_cards(tmp_path):
     for k in 'ab': fitted(tmp_path/k)
     d = card_in(tmp_path/'a').diff(card_in(tmp_path/'b'))

@@ -31,7 +31,7 @@ from ..core.checks import brief,checked,listed,nearest
 from ..record.files import find_file,read_plain
 from ..loop.learner import Learner
 from ..resume.encoding import decode
-from .fingerprint import Fingerprint,Trail,columns
+from .fingerprint import Fingerprint,Trail,columns,is_batch
 
 # %% ../../nbs/compare/02_diff.ipynb #trail_of
 def _file_of(file, folders):
@@ -68,8 +68,6 @@ def trail_of(
     return run.known if isinstance(run, Fingerprint) else _in_file(run, folders)
 
 # %% ../../nbs/compare/02_diff.ipynb #first_difference
-def _is_batch(n): return n>=0 and n==int(n) # rows before training are negative, rows between batches end in .5
-
 @dataclass
 class Pair:
     "Rows of two trails for the same batch"
@@ -143,7 +141,7 @@ def first_parting(
         moved = [o for o in moved if o not in unused.names]
         if moved: names.append('generators')
         if names: return Parting(pair, rows, names, moved),n,unused.names
-        n += _is_batch(k)
+        n += is_batch(k)
     return None,n,unused.names if unused else []
 
 # %% ../../nbs/compare/02_diff.ipynb #evidence
@@ -345,13 +343,11 @@ def diff(
     ends = [t.setup_at(i) for t,i in zip((a, b), parting.rows if parting else (len(a), len(b)))]
     if parting is None:
         idle = [words for *_,words in _of_setups(*ends)] if all(ends) else []
-        return Difference(None, None, [], idle+unused, n, None, runs, (_batches(a)-n, _batches(b)-n))
+        return Difference(None, None, [], idle+unused, n, None, runs, (a.n_batches-n, b.n_batches-n))
     causes,idle = causes_of(parting, *ends)
     step,*at = parting.at
     return Difference(max(step, 0), causes[0][0], [words for _,words in causes],
         [words for _,words in idle]+unused, n, None if step<0 else tuple(at), runs)
-
-def _batches(trail): return sum(_is_batch(trail.columns['at'][i][0]) for i in range(len(trail)))
 
 def _before_and_after(run):
     "Trails of a run before and after it went back"

@@ -119,6 +119,8 @@ class Setup:
 trail_format = 2 # raise it when what a trail holds, or how, is changed
 columns = 'at','ids','inputs','hypers','trained','grad_norm','loss','weights','generators'
 
+def is_batch(n): return n>=0 and n==int(n) # rows before training are negative, rows between batches end in .5
+
 class Trail:
     "Rows of numbers that a run leaves, and what it was made of"
     def __init__(self):
@@ -151,6 +153,11 @@ class Trail:
             for k,o in self._columns.items(): o.append(row.get(k, ()))
         self.waiting = []
         return self._columns
+
+    @property
+    def n_batches(self):
+        at = self.columns['at']
+        return sum(is_batch(at[i][0]) for i in range(len(at)))
 
     def setup_at(self,
         i:int, # A row

@@ -54,7 +54,7 @@ def fingerprint_sums(
     "What a card holds of a fingerprint: training batches, and checksums by column"
     columns = trail.columns
     start = dict(weights_before=_sum_of(columns['weights'], 1)) if len(trail) else {}
-    return dict(batches=max(len(trail)-1, 0), **start, **{k:_sum_of(o, len(trail)) for k,o in columns.items()})
+    return dict(batches=trail.n_batches, **start, **{k:_sum_of(o, len(trail)) for k,o in columns.items()})
 
 def card_of(
     learn, # A learner, at the end of a fit

@@ -18,6 +18,7 @@ from fastcore.foundation import L
 from ..core.callback import Callback
 from ..core.checks import brief,checked
 from ..data.batches import map_tensors
+from ..model.groups import param_counts
 
 # %% ../../nbs/inspect/01_hooks.ipynb #Hook
 def _taken(o, detach, cpu):
@@ -131,7 +132,7 @@ def total_params(
     m:nn.Module, # A model or a layer
 ) -> tuple: # The number, and whether any is trained
     "How many parameters `m` has"
-    return sum(p.numel() for p in _module('m', m).parameters()),any(p.requires_grad for p in m.parameters())
+    return param_counts(_module('m', m).parameters())[0],any(p.requires_grad for p in m.parameters())
 
 def flatten_model(
     m:nn.Module, # A model or a layer

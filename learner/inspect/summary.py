@@ -22,7 +22,7 @@ from ..data.batches import to_device
 from .hooks import Hooks
 from ..loop.learner import Learner
 from ..record.history import Row
-from ..model.groups import param_groups
+from ..model.groups import param_counts,param_groups
 from ..model.weights import unwrapped
 from ..result.show import first_batch
 
@@ -97,15 +97,13 @@ def _rows(modules, hooks):
         own = [p for p in m.parameters(recurse=False) if p not in seen]
         seen.update(own)
         rows.append(Row(layer=k, type=type(m).__name__, output=h.stored if h.calls else 'not called', calls=h.calls,
-            params=sum(p.numel() for p in own), trained=_trained(own)))
+            params=param_counts(own)[0], trained=_trained(own)))
     return rows,seen
 
 # %% ../../nbs/inspect/03_summary.ipynb #summary
-def _counts(ps): return sum(p.numel() for p in ps),sum(p.numel() for p in ps if p.requires_grad)
-
 def _about(learn, model, total, trained):
     "The lines below the table"
-    groups = [_counts(g) for g in param_groups(model, learn.splitter)] if total else []
+    groups = [param_counts(g) for g in param_groups(model, learn.splitter)] if total else []
     frozen = 'unfrozen' if trained==total else 'frozen: ' + ', '.join(f'{n-t:,} of {n:,}' for n,t in groups)
     return {'Parameters': f'{total:,}, of which {trained:,} trained and {total-trained:,} frozen',
         'Parameter groups': f'{len(groups)}, {frozen}',
@@ -144,6 +142,6 @@ def summary(self:Learner,
         model.eval()
         xb = _run_once(model, first_batch(dl), self.dls)
     layers,params = _rows(modules, hooks)
-    total,trained = _counts(params)
+    total,trained = param_counts(params)
     title = f'{type(model).__name__}, called with {_shape(xb)}'
     return Summary(title, layers, total, trained, _about(self, model, total, trained))

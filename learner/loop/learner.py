@@ -21,7 +21,7 @@ from fastcore.foundation import L
 from ..core.checks import brief,checked,got,in_range,is_number,short_name,signature
 from ..core.callback import TrainEvalCallback,put_slots,refer,slot_values
 from ..data.loaders import DataLoaders
-from ..model.groups import check_hyper,check_splitter,params
+from ..model.groups import check_hyper,check_splitter,param_counts,params
 from ..model.hypers import parts_of
 from ..model.optimizer import Adam,own_attrs,step_hooks
 from ..measure.kinds import Metrics,mk_metrics
@@ -65,8 +65,7 @@ class CopyMixin(FitMixin):
 # %% ../../nbs/loop/08_learner.ipynb #Show
 def _parts(learn):
     "What a learner is made of, line by line"
-    n = sum(p.numel() for p in learn.model.parameters())
-    yield f'{type(learn.model).__name__} with {n:,} parameters'
+    yield f'{type(learn.model).__name__} with {param_counts(learn.model.parameters())[0]:,} parameters'
     yield learn.dls
     yield f'loss: {short_name(learn.loss_func)}'
     yield f'optimizer: {short_name(learn.opt_func if learn.opt is None else learn.opt)}'

@@ -16,13 +16,13 @@ from math import inf,isfinite,prod
 from os import PathLike
 import numpy as np
 import torch
-from torch.nn.parameter import is_lazy
 from .. import __version__
 from ..core.checks import nearest,signature
 from ..core.callback import Callback,FuncCallback
 from ..values.functions import cached_weakly
 from ..data.loaders import length
 from .history import Row,missing
+from ..model.groups import param_counts
 from ..model.hypers import get_hyper,hypers
 
 # %% ../../nbs/record/02_run_config.ipynb #RunConfig
@@ -115,9 +115,8 @@ def _batch_size(dl):
     return getattr(dl, 'batch_size', None) or getattr(getattr(dl, 'batch_sampler', None), 'batch_size', None)
 
 def _model(model):
-    sizes = [(0 if is_lazy(p) else p.numel(), p.requires_grad) for p in model.parameters()]
-    n_trainable = sum(n for n,grad in sizes if grad)
-    return dict(name=type(model).__name__, n_params=sum(n for n,_ in sizes), n_trainable=n_trainable)
+    n_params,n_trainable = param_counts(model.parameters())
+    return dict(name=type(model).__name__, n_params=n_params, n_trainable=n_trainable)
 
 def _callbacks(cbs):
     def settings(o): return [repr(f) for f in o.filters] if isinstance(o, FuncCallback) else o
