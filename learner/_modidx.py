@@ -3393,6 +3393,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                 'learner/measure/metrics.py'),
                                          'learner.measure.metrics.is_of_sklearn': ( 'measure/metrics.html#is_of_sklearn',
                                                                                     'learner/measure/metrics.py'),
+                                         'learner.measure.metrics.loss_items': ( 'measure/metrics.html#loss_items',
+                                                                                 'learner/measure/metrics.py'),
                                          'learner.measure.metrics.set_attributes': ( 'measure/metrics.html#set_attributes',
                                                                                      'learner/measure/metrics.py'),
                                          'learner.measure.metrics.targets_first': ( 'measure/metrics.html#targets_first',

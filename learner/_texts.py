@@ -51,8 +51,8 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
          '- `fused`: All of a step in one pass over the memory; equal up to rounding',
  'AvgLoss.__init__': 'Parameters:\n'
                      '\n'
-                     '- `count`: `count(learn)` returns the number of items that the loss averages; default: see '
-                     '`n_items`',
+                     '- `count`: `count(learn)` returns the number of items that the loss averages; default: as the '
+                     'recorder counts',
  'AvgLoss.accumulate': 'Take in the batch that `learn` has just done\n'
                        '\n'
                        'Parameters:\n'
@@ -1753,6 +1753,7 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
                  '- `state`: Tensors by name, as `weights_of` gives them, or with prefixes\n'
                  '- `strict`: Names and shapes must match; otherwise what does is loaded\n'
                  '- `only`: Patterns of names such as `body.*`, one or several; default: all',
+ 'loss_items': 'Parameters:\n\n- `learn`: The learner after its batch\n- `count`: `count(learn)` decides instead',
  'loss_of': 'Parameters:\n\n- `learn`: A learner, or a batch with a `loss_func`',
  'loss_per_sample': 'Parameters:\n\n- `learn`: The learner after its batch\n- `loss`: The summed loss of that batch',
  'mae': 'Parameters:\n'

@@ -288,6 +288,15 @@ def test_a_loss_of_ones_own_says_what_it_averages_over(how):
             cbs=Recorder(count=lambda learn: (learn.y>0).sum()) if how=='recorder' else None)
         assert learn.validate()[0]==pytest.approx(expected, rel=1e-6)
 
+def test_metrics_of_the_loss_count_as_the_recorder_does():
+    "One with a count of its own keeps it"
+    gen.manual_seed(0)
+    def loss(p, t): return masked(p, t)
+    metrics = dict(avg=AvgLoss(), ppl=Perplexity(), own=AvgLoss(count=lambda learn: 1))
+    learn = learner(cut(numbers(), 5), loss, metrics, cbs=Recorder(count=lambda learn: (learn.y>0).sum()))
+    res = learn.validate()
+    assert res.avg==res.valid_loss!=res.own and res.ppl==pytest.approx(math.exp(res.valid_loss), rel=1e-5)
+
 def test_a_function_around_cross_entropy_counts_the_targets_that_it_does_not_ignore():
     gen.manual_seed(0)
     data = holes(tokens)()

@@ -58,7 +58,7 @@ def test_a_card_counts_batches_and_not_the_steps_between_them(tmp_path):
         "A loader that does not know its length"
         def __iter__(self): return iter(dl)
     learn = Learner(DataLoaders(Unknown(), device='cpu'), torch.nn.Linear(1,1), squared, lr=.01, path=tmp_path)
-    learn.remove_cb(ProgressCallback).fit(3, cbs=[f := Fingerprint(), RunCard(), GradientAccumulation(12)])
+    learn.remove_cb(ProgressCallback).fit(3, cbs=[f := Fingerprint(), RunCard(), GradientAccumulation(20)])
     assert len(f.trail)>1+learn.train_iter and card_in(tmp_path)['fingerprint']['batches']==learn.train_iter==18
 
 def test_equal_runs_have_equal_cards(tmp_path):

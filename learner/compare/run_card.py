@@ -69,7 +69,8 @@ def card_of(
     settings = {k:v for k,v in config.items() if not k.startswith(idle)}
     return dict(format=card_format, run=learn.lineage[-1].run, **about,
         settings=settings, lineage=[o._asdict() for o in learn.lineage],
-        results=[plain_row({k:_rounded(o.get(k)) for k in rec.rows.names}) for o in rec.rows], better=rec.higher_is_better,
+        results=[plain_row({k:_rounded(o.get(k)) for k in rec.rows.names}) for o in rec.rows],
+        better=rec.higher_is_better,
         curves=dict(loss=_curve(rec.raw_losses), smooth=_curve(rec.losses), lr=_curve(rec.lrs)),
         fingerprint=fingerprint_sums(trail), setup=asdict(setup) | dict(settings={}))
 

@@ -15,9 +15,9 @@ import torch
 from torch.nn import functional as F
 from ..core.checks import checked
 from ..model.losses import CrossEntropyLossFlat,explain_bad_targets,is_kept
-from ..model.loss_properties import count_elements,ignore_index_of,loss_of,n_items,reduction_in
+from ..model.loss_properties import count_elements,ignore_index_of,loss_of,reduction_in
 from .kinds import AccumMetric
-from .metrics import AsFunction,AvgLoss,AvgMetric,as_double,as_rows,flat_pair
+from .metrics import AsFunction,AvgLoss,AvgMetric,as_double,as_rows,flat_pair,loss_items
 from .scores import CountScore,one_average
 
 # %% ../../nbs/measure/05_measures.ipynb #roots
@@ -234,7 +234,7 @@ class Perplexity(AvgLoss):
     def __init__(self): super().__init__(); self._name = 'perplexity'
     def add_loss(self, learn, loss):
         if reduction_in(learn)!='sum': return super().add_loss(learn, loss)
-        n = n_items(learn)
+        n = loss_items(learn)
         self.add(loss/n, n)
     @property
     def value(self): return None if (v := super().value) is None else v.exp()

@@ -24,9 +24,8 @@ from ..loop.interrupt import HeldInterrupt
 from ..loop.fitting import ready_to_train
 from ..loop.learner import Learner
 from ..measure.advice import ShapeCheck
-from ..measure.metrics import AvgSmoothLoss
+from ..measure.metrics import AvgSmoothLoss,loss_items
 from ..model.hypers import get_hyper
-from ..model.loss_properties import n_items
 from ..record.history import Row
 from ..record.recorder import new_axes
 from ..record.progress import say
@@ -122,7 +121,7 @@ class LRFinder(Callback):
         self.losses.append(loss)
         self.best = min(self.best, loss)
         too_high = self.stop_div and loss>self.best+3*abs(self.best)
-        self.diverged = bool(too_high if isfinite(loss) else n_items(self.learn)!=0) # the loss of no targets is NaN
+        self.diverged = bool(too_high if isfinite(loss) else loss_items(self.learn)!=0) # the loss of no targets is NaN
         if self.diverged: raise CancelFitException('the loss diverged')
         if self.learn.train_iter>=self.num_it: raise CancelFitException('enough batches')
 
