@@ -1753,7 +1753,6 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
                  '- `state`: Tensors by name, as `weights_of` gives them, or with prefixes\n'
                  '- `strict`: Names and shapes must match; otherwise what does is loaded\n'
                  '- `only`: Patterns of names such as `body.*`, one or several; default: all',
- 'loss_items': 'Parameters:\n\n- `learn`: The learner after its batch\n- `count`: `count(learn)` decides instead',
  'loss_of': 'Parameters:\n\n- `learn`: A learner, or a batch with a `loss_func`',
  'loss_per_sample': 'Parameters:\n\n- `learn`: The learner after its batch\n- `loss`: The summed loss of that batch',
  'mae': 'Parameters:\n'
@@ -1821,7 +1820,6 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
        '- `unit`: Count `iter` (training batches), `step`, `epoch` or `s` (seconds) instead of calls\n'
        '- `filter_fn`: Another name for `when`, as in fastNLP\n'
        '- `valid`: Count calls in the validations of a fit too, and run there',
- 'param_counts': 'Parameters:\n\n- `ps`: Parameters',
  'param_groups': 'Parameters:\n'
                  '\n'
                  '- `model`: What `splitter` splits\n'
