@@ -33,10 +33,7 @@ meant = dict(on_train_begin='before_fit', on_train_end='after_fit', on_epoch_beg
     # pytorch-accelerated
     on_training_run_start='before_fit', on_train_step_start='before_batch', on_eval_epoch_end='after_validate',
     on_train_step_end='after_loss', on_training_run_epoch_end='after_epoch',
-    on_stop_training_error='after_cancel_fit', on_evaluation_run_start='before_fit', on_evaluation_run_end='after_fit',
-    # without `on_`
-    batch_end='after_batch', epoch_start='before_epoch', fit_begin='before_fit', validation_end='after_validate',
-    step_end='after_batch')
+    on_stop_training_error='after_cancel_fit', on_evaluation_run_start='before_fit', on_evaluation_run_end='after_fit')
 
 def made_class(name): return type('Mine', (Callback,), {name: lambda self: None})
 def made_keyword(name): return Callback(**{name: lambda self: None})
@@ -50,11 +47,15 @@ def test_names_of_other_libraries_are_refused_with_ours(name, make):
             match=f'would never run, because no event is called `{name}`: here it is `{meant[name]}`'):
         make(name)
 
-@pytest.mark.parametrize('name', ['fit','epoch','train','validate','batch','backward','step'])
-def test_a_function_listens_to_an_event_of_a_scope_and_not_to_the_scope(name):
-    with pytest.raises(TypeError, match=f'`{name}` is a scope, and its events are `before_{name}` and `after_{name}`'):
-        on(name)
-    with pytest.raises(TypeError, match='is a scope'): on(event.after_batch(every=2) | name)
+own = dict(batch_end='after_batch', epoch_start='before_epoch', fit_begin='before_fit',
+    validation_end='after_validate', step_end='after_batch', **{k:f'after_{k}' for k in cancels})
+@pytest.mark.parametrize('name', own)
+def test_a_name_that_looks_like_an_event_of_the_library_is_told_where_it_is_listened_to(name, recwarn):
+    "It may be an event of one's own, and a callback may have a method of this name"
+    heard = []
+    synth_learner(cbs=[on(name)(heard.append), type('Mine', (Callback,), {name: lambda self, x: x})])
+    assert len(recwarn)==1 and f'`{name}` is an event of your own' in str(recwarn[0].message)
+    assert f'Did you mean `{own[name]}`?' in str(recwarn[0].message)
 
 @pytest.mark.parametrize('name', ['stage_end','my_start','warm_up_begin','end','started'])
 def test_events_of_your_own_may_be_called_anything_else(name):

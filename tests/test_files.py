@@ -1535,18 +1535,6 @@ def test_a_file_that_is_not_there(tmp_path):
     with pytest.raises(pickle.UnpicklingError, match='is read by `load_learner'): learn.load(tmp_path/'export.pkl')
     with pytest.raises(ValueError, match=r"write `cards\(learn.path/'runs'\)`"): cards(tmp_path/'runs')
 
-def test_a_file_of_another_kind_is_not_replaced(tmp_path):
-    learn = mk(tmp_path)
-    learn.fit(1)
-    for write,other,says in [('save_state','save','a state file'), ('save','save_state','no state file')]:
-        file = getattr(learn, write)(write)
-        before = file.read_bytes()
-        with pytest.raises(ValueError, match=f'is {says}, and would be lost: give another name'):
-            getattr(learn, other)(write)
-        assert file.read_bytes()==before and getattr(learn, write)(write)==file
-    learn.save('bare', with_opt=False)
-    with pytest.raises(ValueError, match='is no state file'): learn.save_state('bare')
-
 # Code in files
 class Evil:
     def __init__(self, f, *args): self.f,self.args = f,args

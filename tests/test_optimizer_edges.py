@@ -289,14 +289,13 @@ def test_an_optimizer_that_is_assigned_with_another_rate_is_told(lrs, told, recw
     assert len(recwarn)==(told is not None)
 
 class Counting(torch.optim.Optimizer):
-    "Counts in its groups from the first step on, as the Lamb of timm does: steps, a sum of rates, and a mode"
+    "Counts in its groups from the first step on, as the Lamb of timm does"
     def __init__(self, params, lr=.1): super().__init__(params, dict(lr=lr))
     @torch.no_grad()
     def step(self, closure=None):
         for g in self.param_groups:
             g['step'] = g['step']+1 if 'step' in g else 1
-            g['lr_sum'] = g.get('lr_sum', 0.)+g['lr']
-            for p in g['params']: p -= p.grad*g['lr']/(1+g['step']+g['lr_sum'])
+            for p in g['params']: p -= p.grad*g['lr']/(1+g['step'])
 
 def counting(path, **kwargs):
     return synth_learner(4, 0, lr=.1, opt_func=Counting, path=path, **kwargs)
@@ -308,10 +307,9 @@ def counts(learn): return [{k:v for k,v in g.items() if k not in ('params','grou
 def test_what_an_optimizer_counts_in_its_groups_goes_on_from_fit_to_fit(tmp_path, cb):
     learn = counting(tmp_path).fit(1, cbs=cb)
     g,n = learn.opt.param_groups[0],learn.n_train
-    assert {*g}=={'params','group','lr','step','lr_sum'} and g['step']==n
+    assert {*g}=={'params','group','lr','step'} and g['step']==n
     learn.fit(1, cbs=cb)
     assert g['step']==2*n and g['lr']==.1
-    if not isinstance(cb, TorchScheduler): assert g['lr_sum']==pytest.approx(.2*n)
 
 @pytest.mark.parametrize('how', ['state','weights'])
 def test_what_an_optimizer_counts_in_its_groups_is_in_a_file(tmp_path, how):
@@ -331,7 +329,7 @@ def test_keys_of_a_scheduler_in_a_file_of_the_middle_of_a_fit_stay_in_the_run(tm
     one.fit(3, cbs=[TorchScheduler(sched, 'iter'), on(event.after_batch(once=6, unit='iter'))(stop)])
     one.save_state('one')
     other = counting(tmp_path, cbs=TorchScheduler(sched, 'iter')).load_state('one')
-    assert {*other.opt.param_groups[0]}=={'params','group','lr','step','lr_sum'}
+    assert {*other.opt.param_groups[0]}=={'params','group','lr','step'}
     for learn in (one, other): learn.resume()
     assert all(map(torch.equal, one.model.parameters(), other.model.parameters())) and counts(other)==counts(one)
 
@@ -367,6 +365,40 @@ def test_a_rate_that_is_written_into_the_groups_in_vain_is_told(k, what, recwarn
     assert f'The {what} in the groups of `learn.opt` is 0.125 now' in str(recwarn[0].message)
     learn.fit(1); learn.set_hyper(k, .5); setattr(learn, k, .25); learn.fit(1)
     assert len(recwarn)==1
+
+@pytest.mark.parametrize('lr', [None,.02])
+@pytest.mark.parametrize('make', [
+    lambda opt: torch.optim.lr_scheduler.OneCycleLR(opt, max_lr=.1, total_steps=40, cycle_momentum=False),
+    lambda opt: torch.optim.lr_scheduler.LinearLR(opt, .1)], ids=['cycle','linear'])
+def test_the_rate_with_which_a_ready_scheduler_begins_is_not_that_of_later_fits(make, lr, recwarn):
+    learn = synth_learner(2, 0, lr=lr, opt_func=partial(torch.optim.SGD, lr=.05))
+    learn.create_opt()
+    learn.fit(1, cbs=TorchScheduler(make(learn.opt), 'iter'))
+    assert rates_in(learn)==[lr or .05] and learn.lr==(lr or .05) and not recwarn.list
+
+def test_a_rate_that_is_written_after_other_settings_counts(tmp_path, recwarn):
+    learn = synth_learner(2, 0, lr=None, opt_func=partial(torch.optim.SGD, lr=.1, momentum=.9), path=tmp_path).fit(1)
+    learn.set_hyper('mom', .5)
+    write_rates(learn, 'lr', .8)
+    learn.set_hyper('mom', .6)
+    assert rates_in(learn)==[.8]
+    learn.save('one')
+    learn.load('one', with_opt=True)
+    write_rates(learn, 'lr', .4)
+    assert rates_in(learn)==[.4] and not recwarn.list
+
+def test_groups_that_are_added_and_schedules_are_no_news(recwarn):
+    learn = synth_learner(2, 0, opt_func=partial(torch.optim.SGD, lr=.05), lr=None)
+    learn.wd = .1
+    learn.fit(1)
+    learn.lr = .1
+    learn.fit(1)
+    learn.model.extra = nn.Linear(1, 1)
+    learn.opt.add_param_group(dict(params=[*learn.model.extra.parameters()]))
+    learn.fit(1)
+    write_rates(learn, 'lr', .7)
+    learn.fit_one_cycle(1, .1)
+    assert not [o for o in recwarn if 'in the groups of' in str(o.message)]
 
 def test_rates_of_a_file_are_not_taken_for_written_by_hand(tmp_path, recwarn):
     one,other = (synth_learner(2, 0, lr=lr, path=tmp_path).fit(1) for lr in (.5, .25))

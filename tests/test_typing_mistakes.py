@@ -1,6 +1,6 @@
 "Typing mistakes of a first notebook: each is answered by an error that names the culprit and what to write"
 import re
-from functools import partial
+from functools import partial,wraps
 import pytest,torch
 from torch import nn
 from torch.utils.data import DataLoader,TensorDataset
@@ -146,8 +146,6 @@ mistakes = {
         "`opt_func` is a class of `torch.optim`, or a function of groups that makes one, but got <function accuracy"),
     'its hint':           (lambda: Learner(dls(), nn.Linear(3,2), nn.CrossEntropyLoss(), partial(accuracy, axis=1)),
         "Metrics go to `metrics=…`"),
-    'own metric by place':(lambda: Learner(dls(), nn.Linear(3,2), nn.CrossEntropyLoss(), lambda p, t: 0.),
-        "or a function of groups that makes one, but got <function"),
     'splitter as a list': (lambda: mk(splitter=[params(nn.Linear(3,2))]),
         "`splitter` is a function of the model, such as `lambda m: [m.body.parameters(), m.head.parameters()]`, but "
         "got [[<Parameter of shape (2, 3), torch.float32>, "),
@@ -190,6 +188,26 @@ large = {
     DataLoaders.from_dsets(ds, bs=torch.rand(40, 40)), 'ds_idx': lambda: mk().validate(wide),
     'compared': lambda: compare(mk(), mk()), 'metrics': lambda: mk(metrics=[[torch.rand(90, 90)]]),
     'text': lambda: GradientClip('x'*5000), 'dict': lambda: GradientClip({i:torch.rand(90, 90) for i in range(90)})}
+class Attrs(dict): __getattr__ = dict.__getitem__
+odd = [type('array', (), {})(), type('deque', (), {})(), Attrs(a=1), [Attrs(a=1)]]
+@pytest.mark.parametrize('v', odd, ids=['array','deque','dict with attributes','list'])
+@pytest.mark.parametrize('call', [lambda v: mk(opt_func=v), lambda v: mk(splitter=v),
+    lambda v: GradientClip(max_norm=[v])], ids=['opt_func','splitter','max_norm'])
+def test_a_value_that_raises_when_it_is_shown_is_refused_like_others(call, v):
+    with pytest.raises((TypeError,ValueError), match='but got'): call(v)
+
+def test_a_wrapped_function_of_groups_makes_an_optimizer():
+    def two(groups, lr): return SGD(groups, lr=lr)
+    assert mk(opt_func=wraps(two)(lambda groups: two(groups, .1))).fit(1).lr==.1
+
+def test_a_misspelt_argument_of_a_metric_is_told():
+    with pytest.raises(TypeError, match='Did you mean `pred`'): accuracy(preds=torch.rand(2, 3), targ=y[:2])
+
+def test_a_callback_may_have_metrics_of_its_own_kind():
+    cb = type('Mine', (Callback,), dict(new_columns=('other',)))()
+    cb.own_metrics = [print]
+    assert mk(cbs=cb).fit(1).mode is None
+
 @pytest.mark.parametrize('what', large)
 def test_a_large_value_is_shown_in_one_line(what):
     with pytest.raises((TypeError,ValueError)) as e: large[what]()
@@ -204,7 +222,7 @@ notes = {
         "There are 2 scores for each target: if targets are classes, give `loss_func=nn.CrossEntropyLoss()`"),
     'splitter':           (lambda: Learner(dls(), nn.Linear(3,2), nn.CrossEntropyLoss(), Adam, 1e-3, accuracy).fit(1),
         "raised by the splitter `accuracy`, which is called with the model"),
-    'opt_func':           (lambda: mk(opt_func=lambda groups: torch.optim.SGD(dict(groups))).fit(1),
+    'opt_func':           (lambda: mk(opt_func=lambda: torch.optim.SGD).fit(1),
         "raised by `opt_func`, which is called with nothing but a list of parameter groups: dicts, which have the"),
     'no return':          (lambda: mk(model=Silent()).fit(1),
         "If it returned None, `Silent.forward` has no `return`"),

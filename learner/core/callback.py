@@ -19,7 +19,7 @@ from fastcore.basics import GetAttr
 from torch import nn
 from .checks import brief,checked,in_range,instead_of,is_number,known_args,listed,nearest,signature
 from .checks import snake_name
-from .events import AnyOf,Filter,cancels,event,in_phases,moments
+from .events import AnyOf,Filter,cancels,event,in_phases,moments,ours
 
 # %% ../../nbs/core/03_callback.ipynb #Flags
 _in_loop = {ev for ev,_ in moments()}
@@ -400,8 +400,9 @@ def on(
         if not isinstance(o, (str,Filter)):
             raise TypeError(f"`ev` is an event such as `event.after_batch`, but got {brief(o)}")
         event.check(name := getattr(o, 'event', o), f'on({o!r})')
-        if name in cancels: raise TypeError(
-            f"`{name}` is a scope, and its events are `before_{name}` and `after_{name}`")
+        meant = f'after_{name}' if name in cancels else ours(f'on_{name}')
+        if meant and name not in event: warnings.warn(f"`{name}` is an event of your own, which runs where "
+            f"`learn({name!r})` is called. Did you mean `{meant}`?", stacklevel=2)
     if given and not isinstance(ev, str):
         raise ValueError(f"{' and '.join(f'`{o}`' for o in given)} given, but {brief(ev)} already says when to run")
     def filters(): return [Filter(o, **given) if isinstance(o, str) else copy(o).reset() for o in evs]

@@ -219,17 +219,23 @@ def brief(
     v, # Anything that a user has given
 ) -> str:
     "`v` as a message shows it, in 150 characters at most"
-    text = _Brief().repr(v)
+    try: text = _Brief().repr(v)
+    except Exception: text = f"<{type(v).__name__}>" # such as of a class that is called as one of Python's
     return text if len(text)<=150 else f"{text[:149]}…"
+
+def _bases(v): return [o.__name__ for o in (v if isinstance(v, type) else type(v)).__mro__]
+
+def is_metric(v) -> bool:
+    "Whether `v` is a metric of the library, or a function that says whether higher is better"
+    with suppress(Exception): return 'Metric' in _bases(v) or hasattr(getattr(v, 'func', v), 'higher_is_better')
+    return False # it raises something when it is asked for an attribute
 
 def got(
     v, # What is refused
 ) -> str:
     "The end of a message: the value, and where it belongs if it is a callback or a metric"
-    bases = [o.__name__ for o in (v if isinstance(v, type) else type(v)).__mro__]
-    if 'Callback' in bases: where = ". Callbacks go to `cbs=…`"
-    elif 'Metric' in bases or hasattr(getattr(v, 'func', v), 'higher_is_better'): where = ". Metrics go to `metrics=…`"
-    else: where = ""
+    if 'Callback' in _bases(v): where = ". Callbacks go to `cbs=…`"
+    else: where = ". Metrics go to `metrics=…`" if is_metric(v) else ""
     return f"but got {brief(v)}{where}"
 
 # %% ../../nbs/core/01_checks.ipynb #whole

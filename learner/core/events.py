@@ -107,7 +107,7 @@ def ours(
 ) -> str|None: # None if it is not known
     "The event that has the place of `name` here"
     if name in _names_elsewhere: return _names_elsewhere[name]
-    m = re.fullmatch('on_(before|after)_(.+)|(?:on_)?(.+)_(begin|start|end)|(begin)_(.+)', name)
+    m = re.fullmatch('on_(before|after)_(.+)|on_(.+)_(begin|start|end)|(begin)_(.+)', name)
     if m is None: return None
     moment,part = m[1] or m[4] or m[5],m[2] or m[3] or m[6]
     if part in _parts_elsewhere: return ('after_' if moment in ('after','end') else 'before_') + _parts_elsewhere[part]

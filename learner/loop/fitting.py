@@ -26,7 +26,7 @@ from .loop import has_grads,own_pieces
 from .inference import InferenceMixin,check_parts,release_frames
 from .position import Bounds,Counters
 from .interrupt import HeldInInference,HeldInterrupt,load_optimizers
-from .way_back import Stopped,given_hypers,overrides_of
+from .way_back import Stopped,given_hypers,overrides_of,scheduled_in
 from .route import StopForNow,running
 
 # %% ../../nbs/loop/07_fitting.ipynb #OptimizerMixin
@@ -64,7 +64,9 @@ class OptimizerMixin(FreezeMixin, InferenceMixin):
     def note_opt(self):
         "Note the optimizer and its rates, to tell later what was assigned, or written into its groups"
         self.opt_made = self.opt
-        self.rates_left = {k:get_hyper(self.opt, k) for k in ('lr','wd') if k in hypers(self.opt)}
+        self.note_rates()
+
+    def note_rates(self): self.rates_left = {k:get_hyper(self.opt, k) for k in ('lr','wd') if k in hypers(self.opt)}
 
     def _take_over_rates(self, old):
         "Let an optimizer that was made during a fit train with the rates that the `old` one has reached"
@@ -104,8 +106,9 @@ class OptimizerMixin(FreezeMixin, InferenceMixin):
         if name=='wd' and not self.wd_bn_bias: spare(self.opt, norm_bias_params(self.model))
         set_hyper(self._current_opt, name, v) # in every batch of a schedule, where properties cost
         if self._mode is not None: return
-        self.rates_left = {}
-        if name in ('lr','wd'): setattr(self, name, v) # with which a fit begins
+        if name in ('lr','wd'):
+            setattr(self, name, v) # with which a fit begins
+            self.rates_left = {**self.rates_left, name: get_hyper(self.opt, name)}
         if self.route.stopped: self.route.stopped.changed.add(name)
 
 # %% ../../nbs/loop/07_fitting.ipynb #PiecesCheck
@@ -186,7 +189,7 @@ def ready_to_train(learn): # A learner that is to train
 # %% ../../nbs/loop/07_fitting.ipynb #check_rates
 def check_rates(
     learn, # A learner that is to train
-    names, # Those of `lr` and `wd` that the fit was not given
+    names, # Those of `lr` and `wd` that the fit was not given, and no schedule sets
 ):
     """Take over a learning rate that was written into the optimizer's groups, where nothing else has one. Warn of rates
     of an optimizer that was assigned, or changed by hand, with which the fit does not begin"""
@@ -194,7 +197,7 @@ def check_rates(
     learn.note_opt()
     for k in names & learn.rates_left.keys():
         v,ours = learn.rates_left[k],getattr(learn, k)
-        same = not assigned and left.get(k, v)==v
+        same = not assigned and v[:len(known := left.get(k, v))]==known # groups may have been added
         if same or ours is None or v==values_for(first_groups(opt), ours, k): continue
         shown = v[0] if len({*v})==1 else v
         if k=='lr' and ours is learn.lr_of_opt and not assigned: learn.lr = learn.lr_of_opt = shown; continue
@@ -246,7 +249,7 @@ def run_fit(learn,
     for cb in [*learn.cbs]: cb('prepare_fit') # an event of its own: nothing is running yet
     if stopped is None:
         overrides = {}
-        check_rates(learn, {k for k,v in dict(lr=lr, wd=wd).items() if v is None})
+        check_rates(learn, {k for k,v in dict(lr=lr, wd=wd).items() if v is None} - scheduled_in(learn))
         asked = given_hypers(learn, wd=learn.wd if wd is None else wd, lr=learn.lr if lr is None else lr)
     else:
         overrides = overrides_of(learn, stopped, lr, wd, by_fit)

@@ -18,7 +18,7 @@ import torch
 from torch import nn
 from fastcore.basics import AttrDict
 from fastcore.foundation import L
-from ..core.checks import brief,checked,got,in_range,is_number,short_name,signature
+from ..core.checks import brief,checked,got,in_range,is_metric,short_name
 from ..core.callback import TrainEvalCallback,put_slots,refer,slot_values
 from ..data.loaders import DataLoaders
 from ..model.groups import check_hyper,check_splitter,param_counts,params
@@ -111,23 +111,16 @@ def env_limit() -> int|None:
     if not v.isdecimal() or int(v)<1: raise ValueError(f"`{limit_variable}` is a whole number above 0, but is {v!r}")
     return int(v)
 
-def _makes_optimizer(f):
-    "Whether `f` can be called with a list of groups, unlike a metric"
-    if isinstance(f, type): return issubclass(f, torch.optim.Optimizer)
-    try: signature(f).bind([])
-    except TypeError: return False
-    except ValueError: pass # it has no signature
-    return True
-
 def _check(opt_func, moms, **rates):
     for k,v in rates.items(): check_hyper(k, v)
     if not (isinstance(moms, (list,tuple)) and len(moms)==3): raise ValueError(
         f"`moms` are three values, momentum at the start, in the middle and at the end, but got {brief(moms)}")
     for o in moms: in_range('moms', o, '[0,1]')
     if isinstance(opt_func, torch.optim.Optimizer): return
-    if not _makes_optimizer(opt_func):
+    no_optimizer = isinstance(opt_func, type) and not issubclass(opt_func, torch.optim.Optimizer)
+    if not callable(opt_func) or no_optimizer or is_metric(opt_func):
         named = [f" Did you mean `torch.optim.{k}`?" for k in dir(torch.optim) if k.lower()==str(opt_func).lower()]
-        if is_number(opt_func): named = [f" Did you mean `lr={opt_func}`?"]
+        if isinstance(opt_func, (int,float)): named = [f" Did you mean `lr={opt_func}`?"]
         raise TypeError("`opt_func` is a class of `torch.optim`, or a function of groups that makes one, "
             f"{got(opt_func)}.{''.join(named[:1])}")
 

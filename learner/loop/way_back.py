@@ -87,11 +87,15 @@ def edited_rates(learn, stopped):
     was = stopped.position.settings or {}
     return {k:v for k in ('lr','wd') if k in was and plain(v := getattr(learn, k))!=was[k]}
 
+def scheduled_in(learn):
+    "Hyper-parameters that callbacks set from schedules"
+    return {k for cb in learn.cbs if cb.handler('rescale_hyper') for k in getattr(cb, 'sets', ())}
+
 def overrides_of(learn, stopped, lr, wd, by_fit):
     "Hyper-parameters that a fit which resumes changes: by its arguments, or by hand since it was stopped"
     was,by_hand = stopped.position.hypers_and_grads.rates,{k:get_hyper(learn.opt, k) for k in stopped.changed}
     given,edited = given_hypers(learn, wd=wd, lr=lr),edited_rates(learn, stopped)
-    scheduled = {k for cb in learn.cbs if cb.handler('rescale_hyper') for k in getattr(cb, 'sets', ())}
+    scheduled = scheduled_in(learn)
     for k in sorted(edited.keys() & scheduled) if not by_fit else ():
         if k not in by_hand | given: warn(f"`learn.{k}` has been changed, and is not used: a schedule sets the `{k}` "
             f"of this run. `learn.resume({k}=…)` scales the rest of the schedule")

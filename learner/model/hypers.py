@@ -94,7 +94,7 @@ _arguments = cached_weakly(argument_names)
 def _counts(opt, k):
     "Whether `k` in a group is no setting, but something that the optimizer counts"
     args = _arguments(type(opt))
-    return args is not None and k not in args
+    return args is not None and k in opt.defaults and k not in args
 
 def hypers(
     opt:torch.optim.Optimizer, # Any optimizer of torch

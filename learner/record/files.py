@@ -15,7 +15,6 @@ from collections import OrderedDict
 from contextlib import contextmanager,suppress
 from pathlib import Path,PurePath
 from pickle import Unpickler,UnpicklingError
-from pickletools import genops
 from secrets import token_hex
 from shutil import rmtree
 from stat import S_IMODE
@@ -385,20 +384,3 @@ def _python(o):
     if isinstance(o, dict):
         for k,v in o.items(): o[k] = _python(v)
     return o
-
-# %% ../../nbs/record/07_files.ipynb #check_replaces
-def _is_state(file):
-    "Whether an archive of torch is a state file"
-    with ZipFile(file) as z:
-        pickled = next((o for o in z.namelist() if o.endswith('/data.pkl')), None)
-        ops = genops(z.read(pickled)) if pickled else ()
-        return next((v for op,v,_ in ops if op.name=='BINUNICODE'), None) in ('format','parts')
-
-def check_replaces(
-    file, # A path; an open file may be anything
-    state:bool, # Whether a state file is to be written there
-):
-    "Refuse to write weights over a state file, or a state over weights"
-    if not isinstance(file, Path) or not is_zipfile(file) or _is_state(file)==state: return
-    kind = "no state file" if state else "a state file"
-    raise ValueError(f"`{file}` is {kind}, and would be lost: give another name, or delete it")

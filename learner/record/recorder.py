@@ -422,7 +422,7 @@ def declared_direction(learn, name):
     "Whether higher is better, if the metric of a column declares it; callbacks may have metrics of their own"
     if is_loss(name): return False
     for m in [*learn.metrics, *(m for cb in learn.cbs for m in vars(cb).get('own_metrics') or ())]:
-        if f'/{name}'.endswith(tuple(f'/{o}{m.name}' for o in ('','train_','valid_'))):
+        if f'/{name}'.endswith(tuple(f"/{o}{getattr(m, 'name', None)}" for o in ('','train_','valid_'))):
             return getattr(m, 'higher_is_better', None)
 
 def _by_name(name):

@@ -27,7 +27,7 @@ from ..model.groups import norm_bias_params
 from ..model.hypers import hypers,join,keep_tensors,parts_of,spare,with_held
 from ..model.optimizer import OptimList,in_use,params_of,to_eval,to_train
 from ..model.weights import left_out,put_weights,weights_of
-from ..record.files import check_exists,check_replaces,file_path,find_file,on_cpu,read_plain,reading,type_of
+from ..record.files import check_exists,file_path,find_file,on_cpu,read_plain,reading,type_of
 from ..record.files import write_bytes,write_plain
 
 # %% ../../nbs/result/06_saving.ipynb #file_events
@@ -84,7 +84,6 @@ def save(self:Learner,
 ) -> Path: # Where it is
     "Save the weights of the model, and of a loss that is trained, on the CPU and under plain names"
     file = file_path(file, self.path/self.model_dir)
-    check_replaces(file, state=False)
     bare = _is_bare(file)
     if bare and with_opt:
         raise ValueError(f"`{file.name}` holds weights only: give another suffix, or `with_opt=False`")
@@ -218,7 +217,10 @@ def _fit_one(learn, opt, saved, same_types, order):
 def fit_opt(learn, saved, weights):
     "Load the state of a torch optimizer, or of several as one. `weights` were saved with it"
     if learn.opt is None: learn.create_opt()
-    opt,learn.rates_left = learn.opt,{} # those of the file will be no news to a fit
+    _fit_all(learn, learn.opt, saved, weights)
+    learn.note_rates() # those of the file will be no news to a fit
+
+def _fit_all(learn, opt, saved, weights):
     if _in_own_format(opt, saved): return _fit_own(learn, opt, saved)
     opts,states = parts_of(opt),saved['opts'] if 'opts' in saved else [saved]
     if len(opts)!=len(states) or isinstance(opt, OptimList)!=('opts' in saved):

@@ -33,7 +33,7 @@ from ..restore.attributes import AttributesLeft
 from ..restore.places import by_name,model_and_loss
 from ..model.hypers import parts_of
 from ..model.optimizer import params_of
-from ..record.files import check_exists,check_plain,check_replaces,file_path,find_file,read_plain,torch_save
+from ..record.files import check_exists,check_plain,file_path,find_file,read_plain,torch_save
 from ..record.files import write_to
 from ..restore.tensors import SampledTensor,unique_tensors
 from ..result.saving import file_events,untouched
@@ -152,7 +152,6 @@ def save_state(self:Learner,
 ) -> Path: # Where it is, or will be when the running batch has ended
     "Save all that training is made of"
     file = file_path(file, self.path/self.model_dir)
-    check_replaces(file, state=True)
     if self.mode=='lr_find':
         raise RuntimeError("`lr_find` only tries learning rates, and restores everything at its end: "
             "save the state before it or after it")
