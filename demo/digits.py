@@ -76,7 +76,8 @@ def plot_digits(x, y, probs, cols=14):
         ax.title.set(color=color, fontsize=8, fontweight='bold' if wrong[i] else 'normal')
         for s in ax.spines.values(): s.set(visible=bool(wrong[i]), color=red, linewidth=1.6)
         ax.plot([-.5, -.5+8*conf[i]], [8.2,8.2], color=color, lw=2, clip_on=False, solid_capstyle='butt')
-    fig.suptitle(f'{int(wrong.sum())} mistakes in {len(y)} digits, and those the network was least sure of', color=ink)
+    n = int(wrong.sum())
+    fig.suptitle(f"{n} mistake{'s'*(n!=1)} in {len(y)} digits, and those the network was least sure of", color=ink)
     return fig
 
 probs,targs = learn.get_preds()
