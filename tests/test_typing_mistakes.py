@@ -1,7 +1,7 @@
 "Typing mistakes of a first notebook: each is answered by an error that names the culprit and what to write"
 import re
 from functools import partial,wraps
-import pytest,torch
+import numpy as np,pytest,torch
 from torch import nn
 from torch.utils.data import DataLoader,TensorDataset
 from learner.all import *
@@ -202,6 +202,7 @@ def test_a_wrapped_function_of_groups_makes_an_optimizer():
 
 def test_a_misspelt_argument_of_a_metric_is_told():
     with pytest.raises(TypeError, match='Did you mean `pred`'): accuracy(preds=torch.rand(2, 3), targ=y[:2])
+    with pytest.raises(TypeError, match='`pred` is a `Tensor`'): accuracy(np.zeros((2, 3)), np.zeros(2))
 
 def test_a_callback_may_have_metrics_of_its_own_kind():
     cb = type('Mine', (Callback,), dict(new_columns=('other',)))()

@@ -24,7 +24,7 @@ def _of_predictions(f):
     name = f.__name__
     @wraps(f)
     def _f(*args, **kwargs):
-        if any(isinstance(o, torch.Tensor) for o in (*args, *kwargs.values())): return f(*args, **kwargs)
+        if len(args)>1 or any(isinstance(o, torch.Tensor) for o in (*args, *kwargs.values())): return f(*args, **kwargs)
         settings = ', '.join(f'{k}={brief(v)}' for k,v in kwargs.items()) or '…'
         raise TypeError(f"`{name}` is called with predictions and targets. To give a Learner a metric with other "
             f"settings, write `metrics=partial({name}, {settings})`")
