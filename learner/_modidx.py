@@ -2761,6 +2761,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                    'learner.loop.loop.loss_and_grads': ('loop/loop.html#loss_and_grads', 'learner/loop/loop.py'),
                                    'learner.loop.loop.loss_and_pred': ('loop/loop.html#loss_and_pred', 'learner/loop/loop.py'),
                                    'learner.loop.loop.own_pieces': ('loop/loop.html#own_pieces', 'learner/loop/loop.py'),
+                                   'learner.loop.loop.up_to': ('loop/loop.html#up_to', 'learner/loop/loop.py'),
                                    'learner.loop.loop.warn_of_length': ('loop/loop.html#warn_of_length', 'learner/loop/loop.py')},
             'learner.loop.position': { 'learner.loop.position.Bounds': ('loop/position.html#bounds', 'learner/loop/position.py'),
                                        'learner.loop.position.Bounds.of': ('loop/position.html#bounds.of', 'learner/loop/position.py'),

@@ -199,6 +199,10 @@ class LoopState(FitProgress):
         return '\n'.join(filter(None, [res, advice(self, self.exc)]))
 
 # %% ../../nbs/loop/01_loop.ipynb #Phases
+def up_to(n, most):
+    "Of `n` batches, those that a limit of `most` leaves. None: `n` is not known"
+    return n if None in (n, most) else min(n, most)
+
 class Phases(LoopState):
     "Gives each phase its loader, and each batch its parts"
     @property
@@ -220,7 +224,7 @@ class Phases(LoopState):
         "Begin a phase: loader, lengths, `training`; `stop_at` is where it stops, None where the loader ends by itself"
         n,most = length(dl),self.batch_limit('train' if training else 'valid')
         if training:
-            self.n_train = n if None in (n, most) else min(n, most) # of a whole epoch
+            self.n_train = up_to(n, most) # of a whole epoch
             if self.n_train_iter is not None:
                 left = self.n_train_iter-self.train_iter # until the fit is over
                 most = left if most is None else min(left, most)

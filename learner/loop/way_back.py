@@ -24,6 +24,7 @@ from ..values.copies import copied
 from ..values.digests import digest
 from ..data.draws import Draws
 from ..data.loader_state import counts_of
+from ..data.loaders import length
 from ..data.samples import samples_of
 from ..data.search import hooks_of
 from ..model.hypers import first_groups,get_hyper,parts_of,values_for
@@ -33,7 +34,7 @@ from ..restore.attributes import Attributes,AttributesLeft
 from ..restore.contents import same_objects
 from ..restore.places import all_modules,by_name
 from ..restore.snapshot import Snapshot
-from .loop import Route
+from .loop import Route,up_to
 from .position import Bounds,Position
 
 # %% ../../nbs/loop/05_way_back.ipynb #Stopped
@@ -242,8 +243,10 @@ class WayBack(Route):
         learn,target = self.learn,self.target
         target.snapshot.restore()
         _warn_of_new(learn, target.unnamed)
-        train,at = learn.dls.train,target.position
-        draws = self.draws if at.next=='batch' else Draws(train, parts=learn.searches.parts(learn, train))
+        train,at,draws = learn.dls.train,target.position,self.draws
+        if at.next!='batch': # in no pass over the loader, which would know its length
+            learn.n_train = up_to(length(train), learn.batch_limit('train'))
+            draws = Draws(train, parts=learn.searches.parts(learn, train))
         at.put(learn, draws, target.overrides, target.in_memory, target.by_fit)
         self.target = None # only now: `learn.resuming` is true while callbacks get their states
 

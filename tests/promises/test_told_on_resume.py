@@ -310,6 +310,40 @@ def test_a_schedule_of_another_length_says_how_its_values_change(tmp_path, capsy
     old,new = (1e-6+(.1-1e-6)*(1+cos(pi*(o-.25)/.75))/2 for o in (.75, .5)) # the second part of the policy
     assert f'`lr` continues at {new:.4g}, not at {old:.4g}' in out and rates.lrs[0]==pytest.approx(new)
 
+class Progress(Callback):
+    "How much of the fit is done where a validation, an epoch or a batch begins or ends"
+    watches = True
+    def __init__(self): self.seen = []
+    def note(self, ev): self.seen.append((ev, self.epoch, self.n_train, self.pct_train))
+    def before_batch(self): self.note('batch')
+    def before_validate(self): self.note('validate')
+    def after_epoch(self): self.note('epoch')
+
+class StopIn(Callback):
+    "Stops the fit at the first `ev` of epoch 1"
+    watches,done = True,False
+    def __init__(self, ev): super().__init__(**{ev: StopIn.stop})
+    def stop(self):
+        if self.done or self.epoch!=1: return
+        self.done = True
+        self.learn.stop_soon()
+
+@pytest.mark.parametrize('ev', ['after_batch','after_train','after_epoch'])
+@pytest.mark.parametrize('limited', [lambda: Limit(3), lambda: Overfit(3), lambda: ShortEpochCallback(.5)],
+    ids=['Limit','Overfit','ShortEpoch'])
+@pytest.mark.parametrize('in_file', [False, True])
+def test_shorter_epochs_are_no_other_length(tmp_path, capsys, in_file, limited, ev):
+    "Progress and rates are those of a run that was not stopped, wherever that was"
+    def fit(name, *cbs):
+        learn = made(tmp_path/name)
+        return learn.fit_one_cycle(3, .1, cbs=[limited(), Checkpoint(), *cbs], resume='auto')
+    whole = fit('whole', progress := Progress())
+    learn,rest = fit('stopped', first := Progress(), StopIn(ev)),Progress()
+    if in_file: learn = fit('stopped', rest)
+    else: learn.resume()
+    assert first.seen + rest.seen==progress.seen and torch.equal(weights(learn), weights(whole))
+    assert 'another length' not in capsys.readouterr().out
+
 def test_a_schedule_whose_epoch_is_over_with_a_shorter_loader_says_where_it_continues(tmp_path, capsys):
     "After 5 of 6 batches in the second of three epochs, there are loaders with two batches"
     stop = on(event.after_batch(once=11, unit='iter'))(lambda learn: learn.stop_soon())
