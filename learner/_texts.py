@@ -163,6 +163,7 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
                      '- `training`: Whether the running phase trains\n'
                      '- `fit`: Whether a fit is running',
  'Callback.load_state_dict': 'Parameters:\n\n- `state`: What `state_dict` has returned, in this process or another',
+ 'Callback.may_be': 'Parameters:\n\n- `other`: A callback that is attached already',
  'Callback.replaces': 'Parameters:\n\n- `other`: A callback that is attached already',
  'CallbackList.__init__': 'Parameters:\n\n- `owner`: A `Dispatcher`',
  'CallbackList.absent': 'Parameters:\n\n- `cbs`: Callbacks, or classes of them',
@@ -477,6 +478,7 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
                           '- `f`: Called with the learner\n'
                           '- `filters`: A list of filters for each event, by its name\n'
                           '- `order`: Place among the callbacks: lowest first',
+ 'FuncCallback.may_be': 'Parameters:\n\n- `other`: A callback that is attached already',
  'FuncCallback.replaces': 'Parameters:\n\n- `other`: A callback that is attached already',
  'GatherPredsCallback.__init__': 'Parameters:\n'
                                  '\n'

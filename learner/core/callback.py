@@ -304,6 +304,10 @@ class Callback(Flags, State, Attached):
         if a.only_one and b.only_one and (issubclass(a, b) or issubclass(b, a)): return True
         return a is not b and is_version(a, b)
 
+    def may_be(self, other): # A callback that is attached already
+        "Whether `other` may be what the same code made before, which depends on the cell that attached both"
+        return type(self) is type(other)
+
     def __repr__(self):
         args = {k:vars(self)[k] for k in signature(type(self).__init__).parameters if k in vars(self)}
         return f"{type(self).__name__}({', '.join(f'{k}={v!r}' for k,v in args.items())})"
@@ -311,9 +315,7 @@ class Callback(Flags, State, Attached):
 # %% ../../nbs/core/03_callback.ipynb #on
 def _origin(cb):
     "What stays the same when a cell runs again: events, and where the function comes from"
-    f,code = cb.f,getattr(cb.f, '__code__', None)
-    place = code and (code.co_filename, *code.co_positions()) if cb.own_name=='<lambda>' else None
-    return [o.event for o in cb.filters],getattr(f, '__module__', None),getattr(f, '__qualname__', None),place
+    return [o.event for o in cb.filters],*(getattr(cb.f, k, None) for k in ('__module__','__qualname__'))
 
 def call_selected(
     cb, # A callback with a function `cb.f`
@@ -368,7 +370,11 @@ class FuncCallback(Callback):
         if not isinstance(other, FuncCallback) or _origin(self)!=_origin(other): return False
         if self.f is other.f: return list(map(str, self.filters))==list(map(str, other.filters))
         # functions that share their code object are siblings, made by one loop or factory: they stay together
-        return getattr(self.f, '__code__', 0) is not getattr(other.f, '__code__', 1)
+        return self.own_name!='<lambda>' and getattr(self.f, '__code__', 0) is not getattr(other.f, '__code__', 1)
+
+    def may_be(self, other): # A callback that is attached already
+        "Whether both are of the same events, and have no names that tell them apart"
+        return type(other) is FuncCallback and self.own_name=='<lambda>' and _origin(self)==_origin(other)
 
     def remove(self):
         "Detach this callback from its Learner"

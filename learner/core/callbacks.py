@@ -13,7 +13,7 @@ from itertools import islice
 from weakref import WeakKeyDictionary
 from fastcore.foundation import L
 from .checks import brief,is_number,listed
-from .tracebacks import innermost_frame,is_top,warn
+from .tracebacks import innermost_frame,ipython,is_top,warn
 from .callback import Callback,FuncCallback,check_flag,flags,hold,is_version,refer,weak
 from .events import event
 
@@ -107,12 +107,22 @@ class CallbackList(L):
         vars(cb)['name'] = name
 
 # %% ../../nbs/core/04_callbacks.ipynb #place
+def _message(frame):
+    "The message of a notebook whose cell runs in `frame`, or an empty dict"
+    shell = ipython()
+    if shell is None or frame.f_globals is not shell.user_global_ns: return {} # of a script or module
+    return getattr(shell, 'parent_header', None) or {}
+
 def place():
-    "The running top-level code, of a cell or a script, its file name, and the position in it; None if it has no name"
+    "The run that goes on, of a cell or a script, and the name of what runs; None if it has no name of its own"
     f = innermost_frame(is_top)
-    if f is None or re.fullmatch('<[a-z]+>', f.f_code.co_filename): return None # `<stdin>` or `<string>`
+    if f is None: return None
+    message = _message(f)
+    name = message.get('metadata', {}).get('cellId') or f.f_code.co_filename
+    if re.fullmatch('<[a-z ]+>', name): return None
+    if message: return message['header'],name
     now = f.f_lasti//2 # instructions take two bytes
-    return f.f_code, f.f_code.co_filename, *islice(f.f_code.co_positions(), now, now+1)
+    return f.f_code,(name, *islice(f.f_code.co_positions(), now, now+1))
 
 # %% ../../nbs/core/04_callbacks.ipynb #ran_again
 _places = WeakKeyDictionary() # where each callback was attached
@@ -123,9 +133,9 @@ def ran_again(
     cb, # A callback that is being attached
     other, # An attached callback
 ) -> bool:
-    "Whether the line that attaches `cb` has attached `other` before, when its cell was run"
+    "Whether an earlier run of the cell that attaches `cb` has attached `other`"
     a,b = _places.get(cb),_places.get(other)
-    return bool(a and b) and a[0] is not b[0] and a[1:]==b[1:]
+    return bool(a and b) and a[0] is not b[0] and a[1]==b[1]
 
 # %% ../../nbs/core/04_callbacks.ipynb #replaces
 def replaces(
@@ -133,8 +143,7 @@ def replaces(
     other, # An attached callback
 ) -> bool:
     "Whether `cb` takes the place of `other`"
-    if cb.replaces(other): return True
-    return type(cb) is type(other) and not isinstance(cb, FuncCallback) and ran_again(cb, other)
+    return cb.replaces(other) or (cb.may_be(other) and ran_again(cb, other))
 
 # %% ../../nbs/core/04_callbacks.ipynb #chosen
 def chosen(cbs, which):

@@ -60,6 +60,10 @@ def innermost_frame(wanted): # A function of a frame
     "The innermost running frame that is `wanted`, or None"
     return next(filter(wanted, frames_from(sys._getframe(1))), None)
 
+def ipython():
+    "The running IPython, which is not imported for it; None outside of it"
+    return sys.modules['IPython'].get_ipython() if 'IPython' in sys.modules else None
+
 # %% ../../nbs/core/00_tracebacks.ipynb #warn
 def warn(
     text, # In one or two sentences

@@ -14,7 +14,7 @@ from traceback import walk_tb
 from weakref import ref
 from torch import nn
 from fastcore.foundation import L
-from ..core.tracebacks import empty,is_full
+from ..core.tracebacks import empty,ipython,is_full
 from ..core.checks import brief,checked,got,is_whole
 from ..core.callback import FuncCallback
 from ..core.callbacks import CallbackList
@@ -48,7 +48,7 @@ def _empty_all(frames):
 def release_frames(e):
     """Empty the frames that `e` has left; in IPython at the end of the cell, after it has shown them with their
     arguments. With `%pdb on` or `full_traceback(True)`, a debugger gets them"""
-    shell = sys.modules['IPython'].get_ipython() if 'IPython' in sys.modules else None
+    shell = ipython()
     if is_full() or getattr(shell, 'call_pdb', False): return
     if not hasattr(shell, 'events'): return _empty_all(_frames_of(e))
     e._frames = _frames_of(e)

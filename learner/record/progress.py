@@ -16,6 +16,7 @@ from math import inf
 from numbers import Integral
 from time import perf_counter
 from ..core.checks import brief,checked,extra,listed,nearest
+from ..core.tracebacks import ipython
 from ..core.callback import Callback
 from .history import History,Row,fitting,html_table,text_row
 from .recorder import Recorder
@@ -25,7 +26,7 @@ _show_text = {'TerminalInteractiveShell','SpyderShell'} # and what derives from 
 
 def in_notebook():
     "Whether a cell shows what is displayed"
-    shell = sys.modules['IPython'].get_ipython() if 'IPython' in sys.modules else None
+    shell = ipython()
     return shell is not None and not any(o.__name__ in _show_text for o in type(shell).__mro__)
 
 # %% ../../nbs/record/06_progress.ipynb #Out
