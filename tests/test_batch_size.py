@@ -1,5 +1,6 @@
 "Validation losses, metrics and losses of samples do not depend on how the data are cut into batches"
 import math
+from dataclasses import dataclass
 from functools import partial
 from types import SimpleNamespace
 import pytest,torch
@@ -815,3 +816,63 @@ def test_a_callback_of_training_alone_does_not_keep_the_loss_of_validation_from_
     gen.manual_seed(3)
     fit_with(weighs, MixUp())
     assert len(said_of_averages(recwarn))==1
+
+# Batches in which the first tensor has another length than the batch has samples
+@dataclass
+class Graphs:
+    "Nodes of all graphs of a batch, the graph of each node, and what is to be predicted for each graph"
+    nodes:torch.Tensor
+    graph:torch.Tensor
+    targ:torch.Tensor
+
+class Opaque:
+    "The same, where no tensor is found"
+    def __init__(self, nodes, graph, targ): self.parts = nodes,graph,targ
+    def to(self, *args, **kwargs): return self
+
+class OwnLoss(nn.Module):
+    "Returns the average loss of the samples of a batch"
+    def __init__(self): super().__init__(); self.layer = nn.Linear(3, 1)
+    def forward(self, *b): return dict(loss=torch.stack([o.square().mean() for o in self.values(*b)]).mean())
+class Detector(OwnLoss):
+    "Of a list of images and a list of dicts"
+    def values(self, images, targs):
+        return [self.layer(o.mean((1,2)))-t['boxes'].mean() for o,t in zip(images, targs)]
+class OfGraphs(OwnLoss):
+    def values(self, b):
+        nodes,graph,targ = b.parts if isinstance(b, Opaque) else (b.nodes, b.graph, b.targ)
+        return torch.zeros(len(targ)).index_add(0, graph, self.layer(nodes)[:,0])-targ
+
+def collate_images(samples): return tuple(map(list, zip(*samples)))
+def collate_graphs(cls):
+    def _f(samples):
+        ns = torch.tensor([len(x) for x,_ in samples])
+        return cls(torch.cat([x for x,_ in samples]), torch.arange(len(ns)).repeat_interleave(ns),
+            torch.stack([y for _,y in samples]))
+    return _f
+images = [(rand(3, 8, 8+i%3), dict(boxes=rand(i%3+1, 4))) for i in range(n)]
+graphs = [(randn(3*i%7+1, 3), torch.tensor(float(i))) for i in range(n)]
+kinds_of_batch = {'lists': (images, Detector, collate_images, 2), 'dataclass': (graphs, OfGraphs, collate_graphs(Graphs), 1),
+    'opaque': (graphs, OfGraphs, collate_graphs(Opaque), 1)}
+
+@pytest.mark.parametrize('kind', kinds_of_batch)
+def test_samples_are_counted_by_what_was_drawn(kind):
+    "Validation losses are averages over images or graphs, and so many are accumulated"
+    data,cls,collate,n_inp = kinds_of_batch[kind]
+    def dls(bs): return DataLoaders(*[DataLoader(data, bs, collate_fn=collate)]*2, n_inp=n_inp, device='cpu')
+    torch.manual_seed(0)
+    model,values = cls(),[]
+    for bs in (1, 4, 5, n): values.append(Learner(dls(bs), model, lr=0.).validate()['valid_loss'])
+    assert values==pytest.approx(values[:1]*4, rel=1e-5)
+    learn = Learner(dls(4), model, lr=0., cbs=GradientAccumulation(8)).remove_cb(ProgressCallback).fit(1)
+    assert learn.opt_step==3 # 17 in steps of 8
+
+@pytest.mark.parametrize('data', [classes,tokens], ids=['classes','tokens'])
+def test_losses_that_a_callback_averages(data):
+    "The loss function has `reduction='none'`, as for weights of samples"
+    def average(self): self.learn.loss = self.learn.loss_grad = self.loss.mean()
+    pred,targ = data()
+    loss_func = nn.CrossEntropyLoss(reduction='none')
+    for bs in (1, 4, 6, n):
+        learn = learner(cut((pred, targ), bs), loss_func, cbs=Callback(after_loss=average))
+        assert learn.validate()['valid_loss']==pytest.approx(F.cross_entropy(pred, targ).item(), rel=1e-5)

@@ -861,3 +861,16 @@ def test_a_metric_with_slots_resumes(tmp_path):
     with warnings.catch_warnings():
         warnings.simplefilter('error')
         assert rows(new().load_state(file).resume(cbs=Stop))==rows(new().fit(1))
+
+class Right(Metric):
+    "Reads the one target as `learn.y`"
+    def reset(self): self.right,self.n = 0,0
+    def accumulate(self, learn): self.right += int((learn.pred==learn.y).sum()); self.n += len(learn.y)
+    @property
+    def value(self): return self.right/self.n if self.n else None
+
+def test_a_metric_that_is_called_has_the_target_of_a_batch():
+    pred,targ = torch.tensor([1.,2,3]),torch.tensor([1.,0,3])
+    assert Right()(pred, targ)==2/3
+    loss = AvgLoss(count=lambda learn: learn.y.sum())
+    assert loss(pred, targ, loss_func=torch.nn.functional.mse_loss).item()==pytest.approx(4/3)

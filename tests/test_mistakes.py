@@ -255,7 +255,19 @@ class OwnOptimizer(Callback):
     def after_step(self): self.sgd.step(); self.sgd.zero_grad()
     def cleanup_fit(self): del self.sgd
 
-fine = dict(own_optimizer=lambda: synth_learner(model=InList(lambda o: [o]), cbs=OwnOptimizer),
+class Forwards(nn.Module):
+    "Has what the module that it wraps has"
+    def __init__(self, o): super().__init__(); self.wrapped = o
+    def __getattr__(self, k):
+        try: return super().__getattr__(k)
+        except AttributeError: return getattr(super().__getattr__('wrapped'), k)
+class Wraps(Callback):
+    "Reads modules and parameters of modules"
+    def __init__(self):
+        self.avg,self.fwd = torch.optim.swa_utils.AveragedModel(nn.Linear(1, 1)),Forwards(nn.Bilinear(1, 1, 1))
+        self.found = self.avg.module, self.fwd.in2_features, self.fwd.wrapped.weight
+
+fine = dict(wraps=lambda: synth_learner(cbs=Wraps), own_optimizer=lambda: synth_learner(model=InList(lambda o: [o]), cbs=OwnOptimizer),
     no_list=lambda: synth_learner(model=InList(lambda o: nn.ModuleList([o]))),
     trained_loss=lambda: (lambda f: synth_learner(loss_func=f,
         splitter=lambda m: [*m.parameters(), *f.parameters()]))(ScaledLoss()),

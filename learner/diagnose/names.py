@@ -212,6 +212,9 @@ def _members(obj, learn):
     "Attributes that an object has or may be given; none if it is not known what it will be"
     if not isinstance(obj, _lasting): return ()
     if isinstance(obj, (ModuleType,type)): return dir(obj)
+    if isinstance(obj, nn.Module):
+        if type(obj).__getattr__ is not nn.Module.__getattr__: return () # it may have those of a module that it wraps
+        return {*nn.Module.__dir__(obj)} | mentioned(type(obj))
     return {*object.__dir__(obj)} | mentioned(type(obj)) | ({*dir(learn)} if isinstance(obj, Callback) else set())
 
 def _arguments(f):

@@ -23,6 +23,7 @@ from ..core.tracebacks import warn
 from ..values.functions import module_internals,of_library
 from ..values.copies import copied
 from ..data.search import in_slots,slots_of
+from ..data.batches import single
 from ..model.losses import check_places
 from ..model.loss_properties import count_kept,ignore_index_of,items_of,kind_of,loss_of,loss_per_sample
 from ..model.loss_properties import is_summed,n_items,n_samples,reduction_in
@@ -56,7 +57,8 @@ class Metric:
     ):
         "The value for these predictions alone. What has been gathered stays as it is"
         loss_func = self.default_loss if loss_func is None else loss_func
-        batch = SimpleNamespace(pred=pred, yb=targs, xb=(pred,), loss=None, loss_func=loss_func, device=None)
+        batch = SimpleNamespace(pred=pred, yb=targs, y=single(targs), xb=(pred,), loss=None, loss_func=loss_func,
+            device=None)
         if self.of_loss:
             if loss_func is None: raise TypeError(f"`{self.name}` is computed from the loss: "
                 "give the loss function too, as in `metric(pred, targ, loss_func=F.mse_loss)`")
@@ -373,7 +375,7 @@ class AvgLoss(AvgMetric):
             f"`{self.name}` is an average of losses, which are tensors, "
             f"but the loss of a batch is a {type(loss).__name__}")
         how = reduction_in(learn)
-        if loss.numel()!=1 or how=='none': return self.add(loss.detach().mean(), loss.numel())
+        if loss.numel()!=1 or (how=='none' and loss.ndim): return self.add(loss.detach().mean(), loss.numel())
         if how=='sum': return self.add(loss_per_sample(learn, loss), n_samples(learn) or 1)
         n = loss_items(learn, self.count_items)
         if n is None: warn(f"`{self.name}` counts every batch alike, because it finds no tensor in one, and cannot "

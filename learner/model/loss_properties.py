@@ -17,7 +17,7 @@ from torch import nn
 from torch.nn import functional as F
 from ..core.checks import signature
 from ..values.functions import of_library
-from ..data.batches import find_bs,single,tensors_in
+from ..data.batches import find_bs,parts_in,single,tensors_in
 from .losses import BaseLoss,DiceLoss,FocalLoss,LabelSmoothingCrossEntropy,is_kept
 
 # %% ../../nbs/model/05_loss_properties.ipynb #losses_in
@@ -202,20 +202,32 @@ def items_of(
 # %% ../../nbs/model/05_loss_properties.ipynb #n_items
 def n_samples(
     learn, # Has a batch
-): # None if no tensor is found
+): # None if there is no tensor, and the sampler is not known either
     "Number of samples in the batch"
     yb = learn.yb
     if yb[2:] and kind_of(loss_of(learn))=='sequence': return _n_sequences(*yb) # whose targets may be joined
     n = find_bs(yb)
     if n is None: n = find_bs(learn.xb)
-    return _n_listed(learn, n) if yb and type(yb[0]) is list else n
+    if n is None: return _n_drawn(learn)
+    if not yb: return _n_in_inputs(learn, n)
+    return _n_listed(learn, n) if type(yb[0]) is list else n
+
+def _n_drawn(learn):
+    ids = getattr(learn, 'idxs', None)
+    return len(ids) if isinstance(ids, list) else None
 
 def _n_listed(learn, n):
     "`n` samples, or as many as there are in the list of targets, if there are as many inputs, or else drawn indices"
     x,listed = single(learn.xb),len(learn.yb[0])
     if isinstance(x, torch.Tensor) and x.ndim: return listed if len(x)==listed else n
-    ids = getattr(learn, 'idxs', None)
-    return listed if isinstance(ids, list) and len(ids)==listed else n
+    return listed if listed==_n_drawn(learn) else n
+
+def _n_in_inputs(learn, n):
+    "`n` samples, or as many as were drawn, if a part of the inputs has so many: others may have nodes, or images"
+    drawn = _n_drawn(learn)
+    if drawn in (None, n): return n
+    parts = [p for b in parts_in(learn.xb) or () for p in (b, *(parts_in(b) or ()))]
+    return drawn if any(len(o)==drawn for o in parts if isinstance(o, list) or getattr(o, 'ndim', 0)) else n
 
 def loss_of(learn): # A learner, or a batch with a `loss_func`
     "The loss function of a learner, or the usual one that the model's own loss equals; None if nothing is known"
