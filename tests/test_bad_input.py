@@ -5,7 +5,7 @@ from functools import partial
 import numpy as np, pytest, torch
 from torch import nn
 from torch.nn import functional as F
-from torch.utils.data import DataLoader,Dataset
+from torch.utils.data import DataLoader,Dataset,TensorDataset
 from learner.all import *
 
 def learner(**kwargs): return synth_learner(n_train=3, n_valid=1, metrics=mae, **kwargs)
@@ -381,3 +381,40 @@ def test_arguments_of_other_places_are_named():
         DataLoaders.from_dsets([1.], path='.')
     with pytest.raises(IndexError, match=r'`axis` is an axis of the predictions, whose shape is \(4, 3\), but got 9'):
         accuracy(torch.zeros(4, 3), torch.zeros(4), axis=9)
+
+class Detector(nn.Module):
+    "Returns losses in training, and predictions in evaluation"
+    def __init__(self, several): super().__init__(); self.layer,self.several = nn.Linear(2, 1),several
+    def forward(self, x, targ):
+        pred = self.layer(x)
+        if not self.training: return [dict(scores=o) for o in pred]
+        losses = dict(of_boxes=F.mse_loss(pred, targ), of_classes=pred.abs().mean())
+        return losses if self.several else dict(loss=sum(losses.values()))
+
+class Seen(Metric):
+    "How many predictions there were"
+    def reset(self): self.value = 0
+    def accumulate(self, learn): self.value += len(learn.pred)
+    value = 0
+
+@pytest.mark.parametrize('several', [False, True])
+def test_what_to_write_for_a_detector_trains_it(several):
+    "The message says how: metrics get the predictions, and the validation loss is NaN"
+    torch.manual_seed(0)
+    x,y = torch.randn(20, 2),torch.randn(20, 1)
+    def learner(loss_func=None):
+        torch.manual_seed(0)
+        dl = DataLoader(TensorDataset(x, y), 5)
+        return Learner(DataLoaders(dl, dl, n_inp=2, device='cpu'), Detector(several), loss_func, torch.optim.SGD, lr=.1,
+            metrics=Seen()).remove_cb(ProgressCallback)
+    with pytest.raises(ValueError, match='There is no loss') as e: learner().fit(1)
+    learn = learner(eval(re.search('`loss_func=(lambda.*)`', str(e.value))[1])).fit(1)
+    torch.manual_seed(0)
+    model = Detector(several)
+    opt = torch.optim.SGD(model.parameters(), lr=.1)
+    for xb,yb in zip(x.split(5), y.split(5)):
+        opt.zero_grad()
+        sum(model(xb, yb).values()).backward()
+        opt.step()
+    assert torch.allclose(learn.model.layer.weight, model.layer.weight, atol=1e-6)
+    assert learn.recorder.log.seen==20 and math.isnan(learn.recorder.log.valid_loss)

@@ -852,7 +852,8 @@ def collate_graphs(cls):
     return _f
 images = [(rand(3, 8, 8+i%3), dict(boxes=rand(i%3+1, 4))) for i in range(n)]
 graphs = [(randn(3*i%7+1, 3), torch.tensor(float(i))) for i in range(n)]
-kinds_of_batch = {'lists': (images, Detector, collate_images, 2), 'dataclass': (graphs, OfGraphs, collate_graphs(Graphs), 1),
+kinds_of_batch = {'lists': (images, Detector, collate_images, 2),
+    'dataclass': (graphs, OfGraphs, collate_graphs(Graphs), 1),
     'opaque': (graphs, OfGraphs, collate_graphs(Opaque), 1)}
 
 @pytest.mark.parametrize('kind', kinds_of_batch)

@@ -76,6 +76,30 @@ def test_clip_some():
     learn = mk(GradientClip(.05, params=lambda m: [m[2].weight])).fit(2)
     assert gap(weights(learn.model), clipped(clip))<1e-6
 
+class TrainedLoss(nn.Module):
+    "A loss with a parameter that is trained too, and has the largest gradient"
+    def __init__(self): super().__init__(); self.scale = nn.Parameter(torch.ones(()))
+    def forward(self, pred, y): return F.cross_entropy(pred, y) + (5*self.scale).square()
+
+@pytest.mark.parametrize('trained', ['all','head'])
+def test_clip_what_the_optimizer_trains(trained):
+    "Parameters of the loss with it, and none of a body that is left out, whose gradients pile up"
+    loss_func,m,loss = TrainedLoss(),net(),TrainedLoss()
+    def of(m, loss): return [*m.parameters(), loss.scale] if trained=='all' else [*m[2].parameters()]
+    with warnings.catch_warnings():
+        warnings.simplefilter('ignore', Mistake) # nothing trains the body
+        learn = mk(GradientClip(.4), loss_func=loss_func, splitter=lambda m: of(m, loss_func)).fit(1)
+    opt = sgd(of(m, loss))
+    norms = []
+    for x,y in cut(10):
+        opt.zero_grad()
+        loss(m(x), y).backward()
+        norms.append(torch.cat([p.grad.flatten() for p in of(m, loss)]).norm())
+        for p in of(m, loss): p.grad *= min(1., .4/(norms[-1]+1e-6))
+        opt.step()
+    assert gap(weights(learn.model), weights(m))<1e-6 and torch.allclose(loss_func.scale, loss.scale, atol=1e-6)
+    assert torch.allclose(learn.gradient_clip.norms, torch.stack(norms))
+
 @pytest.mark.parametrize('order', [0,1])
 def test_clip_after_unscaling(order):
     cbs = [GradientClip(.2), MixedPrecision('fp16', init_scale=1024.)]

@@ -8,6 +8,7 @@ import matplotlib.pyplot as plt
 import numpy as np, pytest, torch
 from torch import nn
 from torch.nn import functional as F
+from torch.nn.utils import prune
 from torch.utils.data import DataLoader,RandomSampler,TensorDataset
 from learner.all import *
 
@@ -568,6 +569,30 @@ def test_new_and_grown_buffers_are_restored(grow):
     before = frozen(learn.model.state_dict())
     learn.lr_find(num_it=10, show_plot=False)
     assert frozen(learn.model.state_dict())==before
+
+# Modules that callbacks change
+def prunes(m): prune.l1_unstructured(m[0], 'weight', amount=.5)
+def appends(m): m.append(nn.Linear(1, 1))
+def replaces(m): m[2] = nn.Linear(6, 1)
+def hooks(m): m[0].register_forward_hook(lambda m, inp, out: 2*out)
+def counts(m): m.n = getattr(m, 'n', 0)+1
+
+@pytest.mark.parametrize('trial', trials)
+@pytest.mark.parametrize('change', [prunes, appends, replaces, hooks, counts])
+def test_what_callbacks_change_in_modules_is_restored(change, trial):
+    "The fit that follows is that without a trial"
+    def run(tries):
+        torch.manual_seed(0)
+        learn = mk(cbs=Callback(before_fit=lambda self: change(self.model)))
+        learn.model = nn.Sequential(nn.Linear(2, 6), nn.ReLU(), nn.Linear(6, 1))
+        names,attrs = [*learn.model.state_dict()],[{*vars(m)} for m in learn.model.modules()]
+        if tries: trials[trial](learn)
+        assert [*learn.model.state_dict()]==names and [{*vars(m)} for m in learn.model.modules()]==attrs
+        torch.manual_seed(1)
+        learn.fit(1)
+        return learn.model.state_dict(),learn.recorder.losses
+    (weights,losses),(weights_before,losses_before) = run(True),run(False)
+    assert frozen(weights)==frozen(weights_before) and losses==losses_before
 
 @pytest.mark.parametrize('kwargs,text', [(dict(num_it=5), '`num_it` is 6 or more, but got 5'),
     (dict(start_lr=1, end_lr=.1), '`end_lr` is above `start_lr`, but they are 0.1 and 1'),

@@ -267,7 +267,15 @@ class Wraps(Callback):
         self.avg,self.fwd = torch.optim.swa_utils.AveragedModel(nn.Linear(1, 1)),Forwards(nn.Bilinear(1, 1, 1))
         self.found = self.avg.module, self.fwd.in2_features, self.fwd.wrapped.weight
 
-fine = dict(wraps=lambda: synth_learner(cbs=Wraps), own_optimizer=lambda: synth_learner(model=InList(lambda o: [o]), cbs=OwnOptimizer),
+class Adversary(Callback):
+    "Trains a part of the model by an optimizer of its own"
+    run_valid,_stateattrs = False,('sgd',)
+    def before_fit(self): self.sgd = torch.optim.SGD(self.model.head.parameters(), lr=.1)
+    def before_batch(self): self.model.head(self.x).mean().backward(); self.sgd.step(); self.sgd.zero_grad()
+
+fine = dict(wraps=lambda: synth_learner(cbs=Wraps), adversary=lambda: synth_learner(model=Unused(), cbs=Adversary,
+        splitter=lambda m: [m.a, m.b]),
+    own_optimizer=lambda: synth_learner(model=InList(lambda o: [o]), cbs=OwnOptimizer),
     no_list=lambda: synth_learner(model=InList(lambda o: nn.ModuleList([o]))),
     trained_loss=lambda: (lambda f: synth_learner(loss_func=f,
         splitter=lambda m: [*m.parameters(), *f.parameters()]))(ScaledLoss()),

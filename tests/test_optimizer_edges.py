@@ -214,6 +214,41 @@ def test_a_group_that_is_added_during_a_fit_is_trained(method, ev):
     learn.set_hyper('lr', [.3, .4])
     assert [g['lr'] for g in learn.opt.param_groups]==[*[.3]*n, .4]
 
+@pytest.mark.parametrize('how', ['memory','file','rewind'])
+@pytest.mark.parametrize('method', ['fit','fit_one_cycle'])
+def test_a_fit_that_has_added_a_group_resumes(tmp_path, method, how):
+    "The weights are those of a run that was not stopped; in another learner, the group has to be there before"
+    def run(name, *cbs, **kwargs):
+        torch.manual_seed(0)
+        learn = synth_learner(n_train=4, n_valid=1, model=TwoParts(), opt_func=torch.optim.SGD, lr=.1,
+            splitter=lambda m: [[*m.body.parameters()]], path=tmp_path/name)
+        def adds(learn):
+            if learn.epoch==1 and len(learn.opt.param_groups)==n: add(learn)
+        learn.create_opt()
+        n = len(learn.opt.param_groups)
+        if kwargs: add(learn)
+        return getattr(learn, method)(3, .01, cbs=[Callback(before_epoch=adds), *cbs], **kwargs)
+    def add(learn): learn.opt.add_param_group(dict(params=[*learn.model.head.parameters()], lr=.02))
+    whole = run('whole')
+    class Stop(Callback):
+        watches = True
+        def after_batch(self):
+            if self.training and self.train_iter==5: self.learn.stop_soon()
+    if how=='memory': learn = run('a', Stop()).resume()
+    elif how=='rewind': learn = run('a', Rewind(every=3)).rewind(6).resume()
+    else:
+        run('a', Checkpoint(), Stop())
+        learn = run('a', Checkpoint(), resume=True)
+    assert same(weights(learn), weights(whole)) and learn.opt_step==12
+    assert len(learn.opt.param_groups)==len(whole.opt.param_groups) and learn.opt.param_groups[0]['lr']==.1
+
+def test_a_file_of_a_fit_that_has_added_a_group_says_that_it_has_to_be_there(tmp_path):
+    learn = synth_learner(path=tmp_path).fit(1)
+    learn.opt.add_param_group(dict(params=[nn.Parameter(torch.ones(1))]))
+    file = learn.save_state('run')
+    with pytest.raises(ValueError, match=r'has [23] parameter groups.*has [12]: .*`learn.opt.add_param_group\(…\)`'):
+        synth_learner(path=tmp_path).load_state(file)
+
 def test_an_optimizer_that_is_made_during_a_fit_trains_with_its_rate_and_ends_with_its_own_settings():
     def makes(learn):
         if learn.epoch==1: learn.create_opt()

@@ -157,6 +157,7 @@ class Checks:
     def __init__(self, learn, rec):
         self.learn,self.rec,self.outside,self.losses,self.exact = learn,rec,[],LossStream(bundle=enough),True
         self.changes,self.grads,self.began_at = Changes(learn),Gradients(learn),learn.opt_step
+        self.trained = trained(learn)
         self.known = in_opt(learn) | {id(p) for p in learn.model.parameters()}
         self.states = [(m, _state(m)) for m in learn.model.modules() if callable(getattr(m, 'reset', None))]
         self.waiting = ['order','first batch','training','loss','epoch'] # what is still to be checked
@@ -178,7 +179,7 @@ class Checks:
         "One check, which is not waiting any more"
         self.waiting.remove(what)
         learn = self.learn
-        if what=='order': check_ties(learn)
+        if what=='order': check_ties(learn); check_optimizer(learn, self.trained) # callbacks may have made others
         elif what=='first batch':
             for o in self.changes.ties(): tell(learn, 'order', str(o))
         elif what=='training':
@@ -286,9 +287,11 @@ def watched(
     rec,parts = next((o for o in learn.cbs if isinstance(o, Recorder)), None),_parts(learn)
     seen = _watched.setdefault(learn, set())
     if rec is None or all(map(is_silent, kinds)): yield; return
-    if parts in seen: check_attributes(learn); check_optimizer(learn); yield; return # these may change between fits
+    if parts in seen: # these may change between fits
+        check_attributes(learn); check_optimizer(learn, trained(learn))
+        yield; return
     check_setup(learn, rec)
-    if learn.handler_watchers: check_ties(learn); yield; return
+    if learn.handler_watchers: check_ties(learn); check_optimizer(learn, trained(learn)); yield; return
     first,told = FirstBatches(learn, rec),False
     try: yield; told = True
     finally: first.end(told)

@@ -19,6 +19,7 @@ import numpy as np
 from torch import Tensor
 from torch.nn import functional as F
 from torch.nn.parameter import is_lazy
+from torch.optim import Optimizer
 from torch.utils.data import DataLoader,RandomSampler,SequentialSampler,Subset,SubsetRandomSampler,WeightedRandomSampler
 from ..core.checks import listed,one_of
 from ..core.events import moments,scope_named
@@ -83,9 +84,10 @@ def trained(learn): return {k:p for k,p in learn.model.named_parameters() if p.r
 
 def in_opt(learn): return {*map(id, params_of(learn.opt))}
 
-def check_optimizer(learn):
-    known = in_opt(learn)
-    if lost := [k for k,p in trained(learn).items() if id(p) not in known]: tell(learn, 'optimizer',
+def check_optimizer(learn, params): # By name: what is to be trained
+    others = [o for cb in learn.cbs for o in vars(cb).values() if isinstance(o, Optimizer)]
+    known = in_opt(learn).union(*(map(id, params_of(o)) for o in others))
+    if lost := [k for k,p in params.items() if id(p) not in known]: tell(learn, 'optimizer',
         f"The optimizer does not have {listed(lost, 4)}, so they are not trained although they require a gradient: "
         "give them to `opt_func` and `splitter`, or freeze them by `requires_grad_(False)`")
 
@@ -283,5 +285,5 @@ def check_setup(
 ):
     "Warn of the mistakes that can be known without a batch"
     for o in misspelt(learn): tell(learn, 'names', o)
-    for check in check_attributes,check_attached,check_optimizer,check_loaders,check_dropout: check(learn)
+    for check in check_attributes,check_attached,check_loaders,check_dropout: check(learn)
     check_metrics(learn, rec)

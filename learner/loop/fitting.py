@@ -20,7 +20,7 @@ from ..core.dispatch import check_scopes
 from ..core.tracebacks import warn
 from ..data.loaders import length
 from ..model.groups import FreezeMixin,norm_bias_params
-from ..model.hypers import first_groups,get_hyper,hypers,n_groups,set_hyper,spare,values_for
+from ..model.hypers import first_groups,get_hyper,hypers,n_groups,set_hyper,spare,values_for,with_added
 from ..model.optimizer import clear_state,drop_grads,go_with_params,make_opt,params_of,to_eval
 from .loop import has_grads,own_pieces
 from .inference import InferenceMixin,check_parts,release_frames
@@ -258,6 +258,7 @@ def run_fit(learn,
     with learn.fitting('fit'), learn.added_cbs(replaced_pieces(learn)):
         warn_recomputed(learn)
         for k,v in asked.items():
+            if stopped is not None: v = with_added(learn.opt, k, v)
             if stopped is None or get_hyper(learn.opt, k)!=v: learn.set_hyper(k, v)
         rates = [k for k in ('wd','lr') if k in hypers(learn.opt)]
         learn.route.at_start.rates = {k:asked.get(k) or get_hyper(learn.opt, k) for k in rates} # spared groups have 0
@@ -331,7 +332,7 @@ class StopMixin(OptimizerMixin):
                 self.searches.begin(remembers=False)
                 self.model_in_fit = None
                 for o,values in (opt, outside),*filter(None, [self.route.at_start.made]):
-                    for k,v in values.items(): set_hyper(o, k, [*v, *get_hyper(o, k)[len(v):]]) # groups were added
+                    for k,v in values.items(): set_hyper(o, k, with_added(o, k, v))
                 self.route.at_start.made = None
                 self.note_opt()
 

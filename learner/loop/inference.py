@@ -8,7 +8,6 @@ Inference must not change a run: with a validation after every third batch, a fi
 __all__ = []
 
 # %% ../../nbs/loop/02_inference.ipynb #imports
-import sys
 from contextlib import contextmanager,nullcontext
 from traceback import walk_tb
 from weakref import ref

@@ -16,6 +16,7 @@ __all__ = ['Position']
 
 # %% ../../nbs/loop/03_position.ipynb #imports
 from dataclasses import dataclass,replace
+from itertools import zip_longest
 import torch
 from torch import nn
 from torch.nn.modules.lazy import LazyModuleMixin
@@ -98,8 +99,8 @@ class HypersAndGrads:
     def changed(self, learn):
         "Hyper-parameters that were changed since the fit was stopped, with None for groups that were not"
         now = learn.route.at_start.outside
-        both = {k:list(zip(v, now[k])) for k,v in self.outside.items() if k in now and now[k]!=v}
-        return {k:[None if new==old else new for old,new in vs] for k,vs in both.items()}
+        both = {k:list(zip(v, now[k])) for k,v in self.outside.items() if k in now} # a fit may have added groups
+        return {k:[None if new==old else new for old,new in vs] for k,vs in both.items() if any(a!=b for a,b in vs)}
 
 def change_hypers(learn,
     asked, # Values by name, one per group, or None where nothing was asked for
@@ -108,7 +109,7 @@ def change_hypers(learn,
     taken = [k for k,vs in asked.items() if any([cb('rescale_hyper', k, vs) for cb in learn.cbs])]
     for k,vs in asked.items():
         if k in taken: continue
-        learn.set_hyper(k, [old if new is None else new for old,new in zip(get_hyper(learn.opt, k), vs)])
+        learn.set_hyper(k, [old if new is None else new for old,new in zip_longest(get_hyper(learn.opt, k), vs)])
     return taken
 
 # %% ../../nbs/loop/03_position.ipynb #callback_states

@@ -102,7 +102,8 @@ def overrides_of(learn, stopped, lr, wd, by_fit):
             f"of this run. `learn.resume({k}=…)` scales the rest of the schedule")
     edited = given_hypers(learn, **{k:v for k,v in edited.items() if k not in scheduled})
     if not by_fit: return edited | by_hand | given
-    return by_hand | {k:v for k,v in (edited | given).items() if was.get(k)!=v}
+    def differs(k, v): return k not in was or v[:len(was[k])]!=was[k] # the run may have added groups since
+    return by_hand | {k:v for k,v in (edited | given).items() if differs(k, v)}
 
 # %% ../../nbs/loop/05_way_back.ipynb #Target
 def snapshot_of_weights(learn):

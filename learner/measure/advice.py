@@ -36,8 +36,17 @@ def _loss_for(yb):
     if len(yb)!=1 or not isinstance(yb[0], torch.Tensor): return ''
     return 'MSELoss' if yb[0].is_floating_point() else 'CrossEntropyLoss'
 
+def _only_in_training(learn, out):
+    "What to write if `out` are several losses, or if there was one in training, as with torchvision's detectors"
+    several = isinstance(out, Mapping) and out and all(getattr(o, 'ndim', 1)==0 for o in out.values())
+    if not several and (learn.mode!='fit' or learn.training or not learn.train_iter): return ''
+    why,loss = ("They seem to be losses","sum(o.values())") if several else ("Training had one","o['loss']")
+    return (f"{why}. A loss of what the model returns can be NaN where these are predictions: "
+        f"`loss_func=lambda o: {loss} if isinstance(o, dict) else torch.tensor(torch.nan)`")
+
 def _without_loss_func(learn, out):
     xb,model = learn.xb,learn.model
+    if instead := _only_in_training(learn, out): return instead
     if isinstance(xb, Mapping) and takes(model, 'labels') and 'labels' not in xb:
         given = [k for k in target_names if k in xb] or [*xb][-1:]
         return (f"`{type(model).__name__}.forward` computes it from `labels`: "

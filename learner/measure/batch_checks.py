@@ -63,8 +63,8 @@ def check_average(f, name, mean, parts, then, whole_is='for the first two batche
     if (whole := _together(f, parts)) is None: return False
     mean,exact = float(mean),next(tensors_in(parts[0])).dtype in (torch.float32,torch.float64)
     if not isfinite(whole+mean) or isclose(whole, mean, rel_tol=1e-4 if exact else .1, abs_tol=1e-6): return False
-    warnings.warn(f"`{name}` is no average over samples: {whole_is} it is {whole:.4g}, and "
-        f"the average of its values for {part} is {mean:.4g}. {then}")
+    warnings.warn(f"`{name}` is no average over samples: {whole_is} it is {whole:.6g}, and "
+        f"the average of its values for {part} is {mean:.6g}. {then}")
     return True
 
 # %% ../../nbs/measure/08_batch_checks.ipynb #average_unknown

@@ -42,7 +42,7 @@ from ..data.generators import is_stateful,same_state
 from ..loop.position import Position,callback_states,put_state,whole_states
 from ..loop.way_back import Turn
 from ..restore.places import by_name,model_and_loss
-from ..model.hypers import get_hyper,hypers,parts_of,set_hyper
+from ..model.hypers import get_hyper,hypers,parts_of,set_hyper,with_added
 from ..model.optimizer import clear_state,own_attrs,params_of
 from ..model.weights import hidden_of,load_weights,put_hidden,refuse_lazy,unwrapped,weights_of
 from ..record.files import on_cpu
@@ -137,7 +137,7 @@ class OptState:
             return
         self._load(learn, weights)
         between = decode(self.between or {}, learn.device)
-        for k in between.keys() & {*hypers(learn.opt)}: set_hyper(learn.opt, k, between[k])
+        for k in between.keys() & {*hypers(learn.opt)}: set_hyper(learn.opt, k, with_added(learn.opt, k, between[k]))
         for opt,attrs in zip(parts_of(learn.opt), self.opt_attrs): _put_attrs(opt, attrs, learn.device)
 
     def _load(self, learn, weights):

@@ -19,6 +19,7 @@ from fastcore.basics import patch
 from fastcore.foundation import L
 from ..core.callbacks import bring_back
 from ..core.checks import checked
+from ..values.functions import module_internals
 from ..data.loaders import check_starts_anew,twin
 from ..loop.fitting import of_opt
 from ..loop.interrupt import HeldInterrupt
@@ -47,6 +48,11 @@ def _restored_callbacks(learn):
             put(cb, own) # loading may have assigned other objects
         bring_back(learn.cbs, [cb for cb,*_ in saved], [cb for cb,*_ in saved if cb not in learn.cbs])
 
+def _tables(m):
+    "Tables of a module, with what they hold now: its attributes, parameters, buffers, modules and hooks"
+    inner = [v for k,v in vars(m).items() if k in module_internals and isinstance(v, dict)]
+    return [(o, dict(o)) for o in (vars(m), *inner)]
+
 @contextmanager
 def restored(
     learn:Learner, # Its modules, optimizers and parameters, and its callbacks with theirs
@@ -59,11 +65,12 @@ def restored(
     trained = [*(o for o in owned if isinstance(o, nn.Parameter)), *(p for o in opts for p in params_of(o))]
     tensors = unique_tensors([*(p for o in modules for p in o.parameters(recurse=False)), *trained])
     before = [Snapshot(modules, opts, trained), *map(OptSnapshot, with_held(opts))]
-    params = [(p, p.grad, p.requires_grad) for p in tensors]
+    tables,params = [o for m in modules for o in _tables(m)],[(p, p.grad, p.requires_grad) for p in tensors]
     for p in tensors: p.grad = None
     try:
         with learn.keep_attrs(('_frozen',)), _restored_callbacks(learn): yield
     finally:
+        for now,was in tables: now.clear(); now.update(was) # in place: a hook is removed by its table
         for o in before: o.restore()
         for p,g,learns in params: p.grad = g; p.requires_grad_(learns)
 

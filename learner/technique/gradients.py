@@ -44,7 +44,7 @@ class GradientClip(Callback):
         max_norm:float=1., # Largest norm of all gradients together; with a larger one they are scaled down to it
         norm_type:float=2., # Order of the norm: 2 is Euclidean, `inf` the largest absolute value
         max_value:float|None=None, # Largest absolute value of each number; no norm is computed then
-        params=None, # `params(model)` returns the parameters to clip; default: all
+        params=None, # `params(model)` returns the parameters to clip; default: those that the optimizer has
     ):
         if params is not None and not callable(params): raise TypeError(
             "`params` is a function of the model that returns parameters, such as `lambda m: m.head.parameters()`, "
@@ -57,7 +57,7 @@ class GradientClip(Callback):
         if self.learn.mode=='fit': self.norms = None # `lr_find` and evaluation keep those of the fit
 
     def before_step(self):
-        ps = self.learn.model.parameters() if self.params is None else self.params(self.learn.model)
+        ps = params_of(self.learn.opt) if self.params is None else self.params(self.learn.model)
         ps = [dense(p) for p in ps]
         if self.max_value is not None: nn.utils.clip_grad_value_(ps, self.max_value); return
         norm = whole_of(nn.utils.clip_grad_norm_(ps, self.max_norm, self.norm_type))

@@ -120,9 +120,11 @@ def test_a_cell_that_was_edited():
     "Its callbacks take the places of those that it attached before, and of no others"
     with Kernel() as kernel:
         kernel.run('first', 'from learner.all import *\nlearn = synth_learner()\n'
-            'class Add(Callback):\n    def __init__(self, n): self.n = n\n    def before_batch(self): told.append(self.n)')
+            'class Add(Callback):\n    def __init__(self, n): self.n = n\n'
+            '    def before_batch(self): told.append(self.n)')
         def told():
-            return kernel.run('told', 'told = []\nwith learn.no_bar(): learn.fit(1)\nprint(*dict.fromkeys(told))').split()
+            src = 'told = []\nwith learn.no_bar(): learn.fit(1)\nprint(*dict.fromkeys(told))'
+            return kernel.run('told', src).split()
         kernel.run('other', 'learn.add_cb(Add(1))')
         for n in 2,30,4: kernel.run('edited', f'learn.add_cb(Add({n}))'); assert told()==['1', str(n)]
         kernel.run('edited', '# a new line\nlearn.add_cb(Add(5)); learn.add_cb(Add(6))')
