@@ -1998,11 +1998,6 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
                 '- `n`: Samples in an epoch; default: as many as there are\n'
                 "- `kwargs`: For torch's `DataLoader`",
  'weights_of': 'Parameters:\n\n- `model`: Perhaps wrapped, as may be parts of it',
- 'with_added': 'Parameters:\n'
-               '\n'
-               '- `opt`: Any optimizer of torch\n'
-               '- `name`: A hyper-parameter\n'
-               '- `vs`: A value for each of its groups at some time',
  'with_closure': 'Parameters:\n\n- `opt_func`: A class of optimizers, a `partial` of one, or a function of groups',
  'write_plain': 'Parameters:\n'
                 '\n'

@@ -269,6 +269,14 @@ class Attributes(AttributeValues):
             raise
 
 # %% ../../nbs/restore/05_attributes.ipynb #AttributesLeft
+def changed_since(
+    values:dict, # Values by owner and name
+    before:dict, # The same, at another time
+) -> dict:
+    "Of `values`, those that are others than before, or new"
+    def is_new(path, k, v): return k not in before.get(path, ()) or _state_of(v)!=_state_of(before[path][k])
+    return {path:{k:v for k,v in own.items() if is_new(path, k, v)} for path,own in values.items()}
+
 class AttributesLeft:
     "Values of attributes as a fit has left them, and the objects that had them, to tell later what was set by hand"
     def __init__(self,
@@ -291,9 +299,7 @@ class AttributesLeft:
         attributes:Attributes, # Of now
     ) -> dict: # The same, with what was set by hand since
         "Values that a fit which resumes should have"
-        there,res = owners(attributes.roots),{}
+        there = owners(attributes.roots)
         new = {path for path in at.keys()|there.keys() if self._is_new(path, there.get(path))}
-        for path,own in attributes.values().items():
-            old = {} if path in new else self.values[path]
-            res[path] = {k:v for k,v in own.items() if k not in old or _state_of(v)!=_state_of(old[k])}
+        res = changed_since(attributes.values(), {k:v for k,v in self.values.items() if k not in new})
         return res | {path:own | res.get(path, {}) for path,own in at.items() if path not in new}

@@ -318,3 +318,26 @@ def test_instructions_tell_globals_from_attributes():
         class Inside: value = apart
         return Inside
     assert globals_in(f.__code__) - {'__name__'}=={'apart','set_here'}
+
+# A loss that a callback exchanges from an epoch on
+class Weighs:
+    "Has a weight in a tensor, an array, a dict or a number"
+    def __init__(self, w, kind): self.kind,self.w = kind,kinds_of_weights[kind](w)
+    def __call__(self, pred, y): return F.mse_loss(pred, y)*float(self.w['w'] if self.kind=='dict' else self.w)
+class Exchanges(Callback):
+    def __init__(self, kind): self.kind = kind
+    def before_epoch(self):
+        if self.epoch>=1: self.learn.loss_func = Weighs(3., self.kind)
+kinds_of_weights = dict(tensor=torch.tensor, array=np.array, dict=lambda w: dict(w=w), number=float)
+
+@pytest.mark.parametrize('kind', kinds_of_weights)
+@pytest.mark.parametrize('in_memory', [True, False])
+@pytest.mark.parametrize('n', [6, 7])
+def test_a_loss_that_is_exchanged_on_the_way_keeps_its_own_values(tmp_path, n, in_memory, kind):
+    "Those of the loss before do not come into it"
+    def make(name): return made(tmp_path/name, loss_func=Weighs(1., kind)).add_cb(Exchanges(kind))
+    whole,learn = make('whole').fit(2),make('a')
+    with pytest.raises(KeyboardInterrupt): learn.fit(2, cbs=Stops(n))
+    learn.save_state('here')
+    if not in_memory: learn = make('a').load_state('here')
+    assert weights(learn.resume(cbs=[]))==weights(whole)
