@@ -863,10 +863,23 @@ def test_samples_are_counted_by_what_was_drawn(kind):
     def dls(bs): return DataLoaders(*[DataLoader(data, bs, collate_fn=collate)]*2, n_inp=n_inp, device='cpu')
     torch.manual_seed(0)
     model,values = cls(),[]
-    for bs in (1, 4, 5, n): values.append(Learner(dls(bs), model, lr=0.).validate()['valid_loss'])
+    for bs in (2, 4, 5, n): values.append(Learner(dls(bs), model, lr=0.).validate()['valid_loss'])
     assert values==pytest.approx(values[:1]*4, rel=1e-5)
     learn = Learner(dls(4), model, lr=0., cbs=GradientAccumulation(8)).remove_cb(ProgressCallback).fit(1)
     assert learn.opt_step==3 # 17 in steps of 8
+
+def test_samples_that_are_whole_batches_are_counted_by_their_rows():
+    "One by one from a loader, also where a part of them has length 1"
+    gen.manual_seed(0)
+    x,w = randn(40, 3),torch.tensor([2.])
+    class Rows(nn.Module):
+        def __init__(self): super().__init__(); self.layer = nn.Linear(3, 1)
+        def forward(self, x, scale): return dict(loss=(self.layer(x)*scale).square().mean())
+    model = Rows()
+    ready = [dict(x=o, scale=w) for o in x.split([3, 4, 5, 6, 22])]
+    dl = DataLoader(ready, 1, collate_fn=lambda s: s[0])
+    res = Learner(DataLoaders(dl, dl, device='cpu'), model).validate()['valid_loss']
+    assert res==pytest.approx(model(x, w)['loss'].item(), rel=1e-5)
 
 @pytest.mark.parametrize('data', [classes,tokens], ids=['classes','tokens'])
 def test_losses_that_a_callback_averages(data):

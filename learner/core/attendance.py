@@ -10,7 +10,7 @@ __all__ = []
 # %% ../../nbs/core/05_attendance.ipynb #imports
 from .events import CancelException,cancels
 from .callback import Callback,hold,refer,weak
-from .callbacks import bring_back,place,remember_place,replaces
+from .callbacks import bring_back,remember_place,replaces
 
 # %% ../../nbs/core/05_attendance.ipynb #blame
 def owner_of(h):
@@ -152,17 +152,18 @@ class Attendance:
 def add_all(
     loop, # A `Dispatcher`
     new, # Instances to add to its callbacks
+    here, # The place where they are attached; None if it is for a while
     remove, # Called with each callback that is replaced, to detach it
 ):
     """Attach `new`, then call their `after_create`. If anything fails, the list is as it was; callbacks that were
     replaced are back as if they had just been added, because they have undone their changes"""
-    now,cbs,came,here = loop.attendance,loop.cbs,[],place()
+    now,cbs,came = loop.attendance,loop.cbs,[]
     now.check_late(new)
     before = list(cbs)
     try:
         for cb in new:
-            if any(cb is o for o in cbs): continue
             remember_place(cb, here)
+            if any(cb is o for o in cbs): continue
             for o in [o for o in cbs if replaces(cb, o)]: remove(o)
             came.append(cb) # it may be cut while it is attached
             cbs.attach(cb)

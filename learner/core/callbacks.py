@@ -115,11 +115,11 @@ def _message(frame):
 
 def place():
     "The run that goes on, of a cell or a script, and the name of what runs; None if it has no name of its own"
-    f = innermost_frame(is_top)
+    f = innermost_frame(lambda o: is_top(o) and o.f_code.co_filename!='<timed exec>') # of `%%time`: its cell is outside
     if f is None: return None
     message = _message(f)
     name = message.get('metadata', {}).get('cellId') or f.f_code.co_filename
-    if re.fullmatch('<[a-z ]+>', name): return None
+    if re.fullmatch('<[a-z]+>', name): return None
     if message: return message['header'],name
     now = f.f_lasti//2 # instructions take two bytes
     return f.f_code,(name, *islice(f.f_code.co_positions(), now, now+1))

@@ -16,7 +16,7 @@ from fastcore.foundation import L
 from .checks import no_attribute
 from .events import cancels,event,training_loop
 from .callback import hold,on,refer,weak
-from .callbacks import CallbackList,bring_back,chosen
+from .callbacks import CallbackList,bring_back,chosen,place
 from .attendance import Attendance,add_all,blame,call_all,owner_of
 
 # %% ../../nbs/core/06_dispatch.ipynb #Watched
@@ -221,7 +221,7 @@ class Dispatcher(Notifier):
         "Attach `cbs`, then call the `after_create` of each. In a run, what they replace undoes its changes first"
         cbs = L(cbs).map(self.cbs.instance)
         self.attendance.stay(cbs)
-        add_all(self, cbs, self.attendance.remove_now)
+        add_all(self, cbs, place(), self.attendance.remove_now)
         return self
 
     def remove_cb(self,
@@ -252,7 +252,7 @@ class Dispatcher(Notifier):
         with self.uncut() as body:
             cbs,before,replaced = self.cbs.absent(cbs),list(self.cbs),[]
             try:
-                add_all(self, cbs, lambda cb: self.cbs.detach([cb]))
+                add_all(self, cbs, None, lambda cb: self.cbs.detach([cb]))
                 replaced = [o for o in before if o not in self.cbs]
                 with body(): yield self
             finally:

@@ -15,7 +15,7 @@ from typing import Any,NamedTuple
 from torch import nn
 from torch.optim import Optimizer
 from ..core.callback import Callback,FuncCallback,without_refs
-from ..core.checks import listed
+from ..core.checks import is_sequence,listed
 from ..core.attendance import note_of_raiser
 from ..core.events import cancels
 from ..core.tracebacks import warn
@@ -27,7 +27,7 @@ from ..data.loader_state import counts_of
 from ..data.loaders import length
 from ..data.samples import samples_of
 from ..data.search import hooks_of
-from ..model.hypers import first_groups,get_hyper,parts_of,values_for
+from ..model.hypers import first_groups,get_hyper,parts_of,values_for,with_added
 from ..model.optimizer import own_attrs,switching,to_train
 from ..record.run_config import plain
 from ..restore.attributes import Attributes,AttributesLeft,changed_since,owners
@@ -102,7 +102,11 @@ def overrides_of(learn, stopped, lr, wd, by_fit):
             f"of this run. `learn.resume({k}=…)` scales the rest of the schedule")
     edited = given_hypers(learn, **{k:v for k,v in edited.items() if k not in scheduled})
     if not by_fit: return edited | by_hand | given
-    def differs(k, v): return k not in was or v[:len(was[k])]!=was[k] # the run may have added groups since
+    def differs(k, v):
+        if k not in was: return True
+        for_all = is_sequence(dict(lr=lr, wd=wd).get(k)) # one number says nothing of groups that a callback adds
+        n = len(v) if for_all else len(was[k])
+        return v[:n]!=with_added(learn.opt, k, was[k])[:n]
     return by_hand | {k:v for k,v in (edited | given).items() if differs(k, v)}
 
 # %% ../../nbs/loop/05_way_back.ipynb #Target

@@ -213,8 +213,10 @@ def n_samples(
     return _n_listed(learn, n) if type(yb[0]) is list else n
 
 def _n_drawn(learn):
-    ids = getattr(learn, 'idxs', None)
-    return len(ids) if isinstance(ids, list) else None
+    "As many samples as were drawn for this process; None where that is not known"
+    ids,route = getattr(learn, 'idxs', None),getattr(learn, 'route', None)
+    alone = getattr(route, 'peers', None) is None # else the indices may be those of all processes
+    return len(ids) if alone and isinstance(ids, list) else None
 
 def _n_listed(learn, n):
     "`n` samples, or as many as there are in the list of targets, if there are as many inputs, or else drawn indices"
@@ -226,6 +228,7 @@ def _n_in_inputs(learn, n):
     "`n` samples, or as many as were drawn, if a part of the inputs has so many: others may have nodes, or images"
     drawn = _n_drawn(learn)
     if drawn in (None, n): return n
+    if getattr(getattr(learn, 'dl', None), 'batch_size', None)==1: return n # each sample may be a whole batch
     parts = [p for b in parts_in(learn.xb) or () for p in (b, *(parts_in(b) or ()))]
     return drawn if any(len(o)==drawn for o in parts if isinstance(o, list) or getattr(o, 'ndim', 0)) else n
 

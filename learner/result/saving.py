@@ -200,9 +200,10 @@ def _fit_one(learn, opt, saved, same_types, order):
     if lacks: raise ValueError(
         f"the saved state is not one of `{type(opt).__name__}`, because it has no `{lacks[0]}`")
     was_split = _fit_groups(learn, opt, groups)
-    if len(groups)>len(opt.param_groups): raise ValueError(f"the saved state has {len(groups)} parameter groups, and "
-        f"the optimizer has {len(opt.param_groups)}: if a callback adds groups, add them here before, by "
-        "`learn.create_opt()` and `learn.opt.add_param_group(…)`")
+    if len(groups)>len(opt.param_groups) and not _loads_itself(opt): raise ValueError(f"the saved state has "
+        f"{len(groups)} parameter groups, and the optimizer has {len(opt.param_groups)}: give the `splitter` of then; "
+        "and if a callback has added groups, add them before, by `learn.create_opt()` and "
+        "`learn.opt.add_param_group(…)`")
     if len(groups)==len(opt.param_groups):
         groups = _in_order(opt, groups, order)
         saved = {**saved, 'param_groups': groups}

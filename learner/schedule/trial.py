@@ -48,10 +48,21 @@ def _restored_callbacks(learn):
             put(cb, own) # loading may have assigned other objects
         bring_back(learn.cbs, [cb for cb,*_ in saved], [cb for cb,*_ in saved if cb not in learn.cbs])
 
-def _tables(m):
-    "Tables of a module, with what they hold now: its attributes, parameters, buffers, modules and hooks"
-    inner = [v for k,v in vars(m).items() if k in module_internals and isinstance(v, dict)]
-    return [(o, dict(o)) for o in (vars(m), *inner)]
+class _Structure:
+    "The parameters and layers of a module, with all that goes with them: its class, its attributes, its hooks"
+    def __init__(self, m):
+        inner = [v for k,v in vars(m).items() if k in module_internals and isinstance(v, dict)]
+        self.module,self.cls,self.tables = m,type(m),[(o, dict(o)) for o in (vars(m), *inner)]
+        self.parts = self._parts()
+
+    def _parts(self): return [*vars(self.module)['_parameters'].items(), *vars(self.module)['_modules'].items()]
+
+    def restore(self):
+        "Put it back if it has changed: pruning, for example, needs its hook"
+        now = self._parts()
+        if len(now)==len(self.parts) and all(k==l and a is b for (k,a),(l,b) in zip(now, self.parts)): return
+        self.module.__class__ = self.cls # which a parametrization changes
+        for o,was in self.tables: o.clear(); o.update(was) # in place: a hook is removed by its table
 
 @contextmanager
 def restored(
@@ -65,12 +76,12 @@ def restored(
     trained = [*(o for o in owned if isinstance(o, nn.Parameter)), *(p for o in opts for p in params_of(o))]
     tensors = unique_tensors([*(p for o in modules for p in o.parameters(recurse=False)), *trained])
     before = [Snapshot(modules, opts, trained), *map(OptSnapshot, with_held(opts))]
-    tables,params = [o for m in modules for o in _tables(m)],[(p, p.grad, p.requires_grad) for p in tensors]
+    structures,params = [_Structure(m) for m in modules],[(p, p.grad, p.requires_grad) for p in tensors]
     for p in tensors: p.grad = None
     try:
         with learn.keep_attrs(('_frozen',)), _restored_callbacks(learn): yield
     finally:
-        for now,was in tables: now.clear(); now.update(was) # in place: a hook is removed by its table
+        for o in structures: o.restore()
         for o in before: o.restore()
         for p,g,learns in params: p.grad = g; p.requires_grad_(learns)
 

@@ -125,7 +125,7 @@ def test_a_cell_that_was_edited():
         def told():
             src = 'told = []\nwith learn.no_bar(): learn.fit(1)\nprint(*dict.fromkeys(told))'
             return kernel.run('told', src).split()
-        kernel.run('other', 'learn.add_cb(Add(1))')
+        kernel.run('other', 'learn.add_cb(Add(1)); first = Add(0)')
         for n in 2,30,4: kernel.run('edited', f'learn.add_cb(Add({n}))'); assert told()==['1', str(n)]
         kernel.run('edited', '# a new line\nlearn.add_cb(Add(5)); learn.add_cb(Add(6))')
         assert told()==['1', '5', '6']
@@ -135,6 +135,10 @@ def test_a_cell_that_was_edited():
         kernel.run('timed', '%%time\nlearn.add_cb(Add(11))'); kernel.run('timed', '%%time\nlearn.add_cb(Add(12))')
         kernel.run('timed too', '%%time\nlearn.add_cb(Add(13))')
         assert told()==['1', '10', '12', '13']
+        for _ in range(2): kernel.run('same', 'learn.add_cb(first); learn.add_cb(Add(20))')
+        assert told()==['1', '10', '12', '13', '0', '20']
+        kernel.run('same', 'learn.fit(1, cbs=Add(21))') # for a while: those that stay do not go
+        kernel.run('same', 'learn.remove_cb(first)'); kernel.run('none', 'learn.remove_cb(learn.cbs[-1])')
         for n in 14,15: kernel.run('lambda', f'learn.on("before_batch")(lambda learn: told.append({n}))')
         kernel.run('lambda too', 'learn.on("before_batch")(lambda learn: told.append(16))')
         assert told()==['1', '10', '12', '13', '15', '16']
