@@ -114,6 +114,11 @@ def snapshot_of_weights(learn):
     "Of all modules and optimizers"
     return Snapshot(all_modules(learn).values(), [learn.opt])
 
+def noted_in(stopped):
+    "Attributes that the stopped run knows of. A file has those that training has changed, and they have been loaded"
+    at = stopped.position.attributes or {}
+    return at if stopped.in_memory else changed_since(at, stopped.attributes_outside or {})
+
 @dataclass
 class Target:
     "Where a resumed fit is going"
@@ -127,6 +132,16 @@ class Target:
     unnamed:dict      # Modules and optimizers that callbacks have and do not save, by name
     noted:dict        # Attributes of the run where it was stopped, by owner and name; `position` has others, too
     owners:dict       # The objects that had attributes when the way began, by name
+
+    def reached(self,
+        attributes:Attributes, # Of the place that was reached
+    ) -> Position:
+        "The position, without what was set by hand in objects that callbacks have exchanged for others on the way"
+        at,now = self.position,owners(attributes.roots)
+        others = {k for k in at.attributes or () if k in now and now[k] is not self.owners.get(k)}
+        if not others: return at
+        own = {k:v for k,v in at.attributes.items() if k not in others}
+        return replace(at, attributes=own | {k:self.noted[k] for k in others & self.noted.keys()})
 
 # %% ../../nbs/loop/05_way_back.ipynb #functions_of
 @dataclass
@@ -163,11 +178,6 @@ def _warn_of_new(learn, before):
             "name it in `_stateattrs`")
 
 # %% ../../nbs/loop/05_way_back.ipynb #WayBack
-def _noted(stopped):
-    "Attributes that the stopped run knows of. A file has those that training has changed, and they have been loaded"
-    at = stopped.position.attributes or {}
-    return at if stopped.in_memory else changed_since(at, stopped.attributes_outside or {})
-
 class WayBack(Route):
     "The way back to where a run was stopped"
     def __init__(self, learn):
@@ -209,7 +219,8 @@ class WayBack(Route):
         stopped.check_loader(learn.dls.train)
         at = self._start_out(stopped, attributes)
         self.target = Target(at, stopped.cbs, dict(overrides), snapshot_of_weights(learn), stopped.in_memory, by_fit,
-            cut_validation, _unnamed(learn.cbs) if stopped.in_memory else {}, _noted(stopped), owners(attributes.roots))
+            cut_validation, _unnamed(learn.cbs) if stopped.in_memory else {}, noted_in(stopped),
+            owners(attributes.roots))
 
     def _start_out(self, stopped, attributes):
         "Restore what has to be there before callbacks set up; the position that the fit goes to"
@@ -250,14 +261,6 @@ class WayBack(Route):
             f"{at.where()}, and is ignored: the run had not been cancelled there")
         return True # a known callback cancels because its state or the random numbers are not restored yet
 
-    def _of_exchanged(self, at):
-        "`at`, without what was set by hand in objects that callbacks have exchanged for others on the way"
-        now,target = owners(self.attributes.roots),self.target
-        others = {k for k in at.attributes or () if k in now and now[k] is not target.owners.get(k)}
-        if not others: return at
-        own = {k:v for k,v in at.attributes.items() if k not in others}
-        return replace(at, attributes=own | {k:target.noted[k] for k in others & target.noted.keys()})
-
     def arrive(self):
         "Restore the run, now that the loop is where it was stopped"
         learn,target = self.learn,self.target
@@ -267,7 +270,7 @@ class WayBack(Route):
         if at.next!='batch': # in no pass over the loader, which would know its length
             learn.n_train = up_to(length(train), learn.batch_limit('train'))
             draws = Draws(train, parts=learn.searches.parts(learn, train))
-        self._of_exchanged(at).put(learn, draws, target.overrides, target.in_memory, target.by_fit)
+        target.reached(self.attributes).put(learn, draws, target.overrides, target.in_memory, target.by_fit)
         self.target = None # only now: `learn.resuming` is true while callbacks get their states
 
 # %% ../../nbs/loop/05_way_back.ipynb #Turn
