@@ -6242,6 +6242,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                            'learner/technique/gradients.py'),
                                              'learner.technique.gradients.GradientClip.__init__': ( 'technique/gradients.html#gradientclip.__init__',
                                                                                                     'learner/technique/gradients.py'),
+                                             'learner.technique.gradients.GradientClip._clipped': ( 'technique/gradients.html#gradientclip._clipped',
+                                                                                                    'learner/technique/gradients.py'),
                                              'learner.technique.gradients.GradientClip._join': ( 'technique/gradients.html#gradientclip._join',
                                                                                                  'learner/technique/gradients.py'),
                                              'learner.technique.gradients.GradientClip.before_fit': ( 'technique/gradients.html#gradientclip.before_fit',

@@ -76,7 +76,8 @@ def restored(
     trained = [*(o for o in owned if isinstance(o, nn.Parameter)), *(p for o in opts for p in params_of(o))]
     tensors = unique_tensors([*(p for o in modules for p in o.parameters(recurse=False)), *trained])
     before = [Snapshot(modules, opts, trained), *map(OptSnapshot, with_held(opts))]
-    structures,params = [_Structure(m) for m in modules],[(p, p.grad, p.requires_grad) for p in tensors]
+    structures = [_Structure(m) for m in modules if '_parameters' in vars(m)] # a scripted one keeps its own
+    params = [(p, p.grad, p.requires_grad) for p in tensors]
     for p in tensors: p.grad = None
     try:
         with learn.keep_attrs(('_frozen',)), _restored_callbacks(learn): yield

@@ -56,9 +56,15 @@ class GradientClip(Callback):
         no_closure(self)
         if self.learn.mode=='fit': self.norms = None # `lr_find` and evaluation keep those of the fit
 
+    def _clipped(self):
+        "Parameters to clip: by default those of the optimizer, in the order of the model, as in a loop by hand"
+        learn = self.learn
+        if self.params is not None: return self.params(learn.model)
+        trained,of_model = (dict.fromkeys(o) for o in (params_of(learn.opt), learn.model.parameters()))
+        return [*(p for p in of_model if p in trained), *(p for p in trained if p not in of_model)]
+
     def before_step(self):
-        ps = params_of(self.learn.opt) if self.params is None else self.params(self.learn.model)
-        ps = [dense(p) for p in ps]
+        ps = [dense(p) for p in self._clipped()]
         if self.max_value is not None: nn.utils.clip_grad_value_(ps, self.max_value); return
         norm = whole_of(nn.utils.clip_grad_norm_(ps, self.max_norm, self.norm_type))
         if self.learn.mode=='fit': self._new.append(norm.detach())
