@@ -491,6 +491,25 @@ def test_an_optimizer_that_begins_anew_in_a_fit_has_the_rate_it_was_given_with(f
     fit(learn, on('before_batch')(again))
     assert learn.lr==.25 and rates_in(learn)==[.25]
 
+@pytest.mark.parametrize('opt_func', [torch.optim.RMSprop,torch.optim.AdamW])
+def test_an_optimizer_that_a_callback_has_made_resumes_with_the_rates_it_had(opt_func):
+    def change(learn):
+        if learn.epoch!=1 or learn.opt_func is opt_func: return
+        learn.opt_func = opt_func
+        learn.create_opt()
+    def run(stop):
+        torch.manual_seed(0)
+        rates,learn = [],synth_learner(4, opt_func=partial(torch.optim.AdamW), lr=.02)
+        learn.set_hyper('wd', .3)
+        def note(learn):
+            rates.append([get_hyper(learn.opt, k) for k in ('lr','wd')])
+            if learn.train_iter==stop: learn.stop_soon()
+        learn.fit(3, cbs=[on('before_epoch')(change), on('after_batch')(lambda learn: learn.training and note(learn))])
+        if stop: learn.resume()
+        return rates,weights(learn)
+    (rates,whole),(resumed,cut) = run(None),run(6)
+    assert rates==resumed and same(whole, cut)
+
 def test_a_fit_inside_of_a_window_leaves_gradients_that_are_not_its_own():
     def run(inner):
         torch.manual_seed(0)

@@ -79,6 +79,7 @@ class HypersAndGrads:
     rates:dict   # `lr` and `wd` with which the fit began, called rates for short
     groups:list  # All values of each parameter group
     grads:dict   # Gradients that wait for their step, by parameter
+    left:dict|None=None # What the fit leaves in an optimizer that was made during it; None: `outside`, also in files
 
     @classmethod
     def of(cls, learn, with_grads=True):
@@ -87,7 +88,8 @@ class HypersAndGrads:
         # not copied: zeroing sets `p.grad` to None, and a position is used or dropped before the next backward pass
         grads = {p:p.grad for g in groups for p in g['params'] if p.grad is not None} if with_grads else {}
         began = learn.route.at_start
-        return cls(began.outside, began.rates, values, grads)
+        made = began.made is not None and began.made[0] is learn.opt
+        return cls(began.outside, began.rates, values, grads, began.made[1] if made else None)
 
     def put(self, learn):
         opt,shared = learn.opt,{}
@@ -98,8 +100,8 @@ class HypersAndGrads:
 
     def changed(self, learn):
         "Hyper-parameters that were changed since the fit was stopped, with None for groups that were not"
-        now = learn.route.at_start.outside
-        both = {k:list(zip(v, now[k])) for k,v in self.outside.items() if k in now} # a fit may have added groups
+        was,now = self.left or self.outside,learn.route.at_start.outside
+        both = {k:list(zip(v, now[k])) for k,v in was.items() if k in now} # a fit may have added groups
         return {k:[None if new==old else new for old,new in vs] for k,vs in both.items() if any(a!=b for a,b in vs)}
 
 def change_hypers(learn,
