@@ -3979,6 +3979,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                       'learner.record.files.file_path': ('record/files.html#file_path', 'learner/record/files.py'),
                                       'learner.record.files.find_file': ('record/files.html#find_file', 'learner/record/files.py'),
                                       'learner.record.files.hash_of': ('record/files.html#hash_of', 'learner/record/files.py'),
+                                      'learner.record.files.mark_of': ('record/files.html#mark_of', 'learner/record/files.py'),
                                       'learner.record.files.on_cpu': ('record/files.html#on_cpu', 'learner/record/files.py'),
                                       'learner.record.files.parts_folder': ('record/files.html#parts_folder', 'learner/record/files.py'),
                                       'learner.record.files.path_in': ('record/files.html#path_in', 'learner/record/files.py'),

@@ -590,3 +590,17 @@ def test_a_run_that_resumes_from_an_older_file_reaches_its_best_weights_again(n,
     assert again.kept==best.kept and learn.final_record==whole.final_record
     for o in (path/'models').glob('*.pth'): o.unlink()
     with pytest.warns(UserWarning, match='best weights so far are gone'): fit(resume=second)
+
+@pytest.mark.parametrize('keep', [1,2])
+def test_weights_that_another_run_has_written_into_the_file_are_not_loaded(tmp_path, keep):
+    "As where two runs that save best weights share a folder, the first is stopped, and resumed after the second"
+    def learner(seed):
+        torch.manual_seed(seed)
+        return synth_learner(4, path=tmp_path, lr=1.)
+    learn,other = learner(0),learner(1)
+    vals = iter([2,1,3,4])
+    learn.fit(4, cbs=[SaveModelCallback(lambda row: next(vals), np.less, keep=keep), on('after_batch')(
+        lambda learn: learn.training and learn.train_iter==11 and learn.stop_soon())])
+    other.fit(2, cbs=SaveModelCallback(keep=keep))
+    with pytest.warns(UserWarning, match='best weights so far are gone: .* has been written over'): learn.resume()
+    assert not torch.equal(learn.model.a, other.model.a)

@@ -25,7 +25,7 @@ from ..record.progress import ProgressCallback
 from ..record.history import missing
 from ..record.recorder import Recorder,check_direction,find_recorder,higher_is_better
 from ..model.hypers import get_hyper
-from ..record.files import check_folder,file_path
+from ..record.files import check_folder,file_path,mark_of
 from . import saving # noqa: F401 (`learn.save` and `learn.load`)
 from ..schedule.schedulers import HyperScheduler,Warmup
 from ..technique.averaging import WeightAverage
@@ -134,7 +134,7 @@ def _measured(cbs, monitor):
 # %% ../../nbs/result/08_tracker.ipynb #BestFiles
 class BestFiles(TrackerCallback):
     "The best weights, in files or in memory. Abstract: use `SaveModelCallback`"
-    _stateattrs = (*TrackerCallback._stateattrs, 'kept')
+    _stateattrs = (*TrackerCallback._stateattrs, 'kept', 'marks')
     def __init__(self,
         fname, # A name in `learn.path/learn.model_dir`, or an absolute path; None keeps the best in memory
         keep, # How many of the best weights to keep
@@ -143,8 +143,7 @@ class BestFiles(TrackerCallback):
     ):
         super().__init__(**kwargs)
         self.fname,self.keep,self.with_opt = fname,keep,with_opt
-        self.kept,self.last_saved_path = [],None
-        self.written = {} # by file, the value of the weights that are in it
+        self.kept,self.marks,self.last_saved_path = [],{},None # marks: of the files that are kept, by name
 
     def _path(self, file): return file_path(file, self.learn.path/self.learn.model_dir)
     def _save(self, suffix):
@@ -164,23 +163,27 @@ class BestFiles(TrackerCallback):
     ):
         "Keep `file`, whose weights have the value `val`, and drop what is no longer among the best"
         others = [o for o in self.kept if not (isinstance(file, str) and o[1]==file)]
-        if isinstance(file, str): self.written[file] = val
+        if isinstance(file, str): self.marks[file] = mark_of(self._path(file))
         self.kept = sorted([*others, [val,file]], key=lambda o: o[0], reverse=self.higher)
         for _,o in self.kept[self.keep:]:
             with suppress(PermissionError): # on Windows, while another program reads it
                 if isinstance(o, str): self._path(o).unlink(missing_ok=True)
         del self.kept[self.keep:]
+        self.marks = {o:self.marks[o] for _,o in self.kept if o in self.marks}
 
-    def _is_there(self, value, file):
-        return not isinstance(file, str) or (self._path(file).exists() and self.written.get(file, value)==value)
+    def _is_there(self, file, resumed):
+        if not isinstance(file, str): return True
+        path = self._path(file)
+        # where a run resumes, there may be better ones of its own, which it will reach again
+        return path.exists() and (resumed or mark_of(path)==self.marks.get(file))
     def _drop_lost(self, resumed=False):
         "Forget files that are there no more, or have been written over since"
-        lost = [o for o in self.kept if not self._is_there(*o)]
+        lost = [o for o in self.kept if not self._is_there(o[1], resumed)]
         if not lost: return
         self.kept = [o for o in self.kept if not any(o is p for p in lost)]
-        if resumed and self._has_later(): return # better ones, which the run will reach again
+        if resumed and self._has_later(): return
         path = self._path(lost[0][1])
-        why = f"later ones are in `{path}`" if path.exists() else f"there is no `{path}`"
+        why = f"`{path}` has been written over" if path.exists() else f"there is no `{path}`"
         warnings.warn(f"The best weights so far are gone: {why}. They cannot be loaded when this fit is over")
 
     def _has_later(self):
@@ -265,11 +268,13 @@ class SaveModelCallback(BestFiles):
     def after_fit(self):
         if self.at_end: self._save('')
         if not (self.rec and self.load_best): return # monitors nothing, or the fit was cancelled before it began
+        had_some = bool(self.kept)
+        self._drop_lost()
         if self.kept:
             file = self.kept[0][1]
             if isinstance(file, torch.Tensor): file = BytesIO(file.numpy().tobytes())
             self.learn.load(file, with_opt=self.with_opt)
-        elif self.rec.rows: warnings.warn(f"{_name(self.watched)} was never better than {self.best:.6g}: "
+        elif self.rec.rows and not had_some: warnings.warn(f"{_name(self.watched)} was never better than {self.best:.6g}: "
             "nothing was saved, and the weights stay as they are")
 
 # %% ../../nbs/result/08_tracker.ipynb #ReduceLROnPlateau

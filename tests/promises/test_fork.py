@@ -271,7 +271,7 @@ def test_best_weights_that_have_been_written_over_are_not_taken(tmp_path):
     learn.fit(3, cbs=[Rewind(every=5, keep=9), SaveModelCallback()])
     assert learn.recorder.rows[0].valid_loss>learn.recorder.rows[1].valid_loss
     alt = learn.fork(15, lr=10.)
-    with pytest.warns(UserWarning, match='best weights so far are gone: later ones are in .*model.pth'): alt.resume()
+    with pytest.warns(UserWarning, match='weights so far are gone: .*model.pth` has been written over'): alt.resume()
 
 def test_an_absolute_path_is_refused(tmp_path):
     learn = synth_learner(path=tmp_path)
