@@ -274,8 +274,8 @@ class SaveModelCallback(BestFiles):
             file = self.kept[0][1]
             if isinstance(file, torch.Tensor): file = BytesIO(file.numpy().tobytes())
             self.learn.load(file, with_opt=self.with_opt)
-        elif self.rec.rows and not had_some: warnings.warn(f"{_name(self.watched)} was never better than {self.best:.6g}: "
-            "nothing was saved, and the weights stay as they are")
+        elif self.rec.rows and not had_some: warnings.warn(f"{_name(self.watched)} was never better than "
+            f"{self.best:.6g}: nothing was saved, and the weights stay as they are")
 
 # %% ../../nbs/result/08_tracker.ipynb #ReduceLROnPlateau
 def _check_factor(name, v):
