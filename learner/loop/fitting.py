@@ -71,7 +71,7 @@ class OptimizerMixin(FreezeMixin, InferenceMixin):
     def _take_over_rates(self, old):
         "Let an optimizer that was made during a fit train with the rates that the `old` one has reached"
         at_start = self.route.at_start
-        at_start.made = self.opt,{k:get_hyper(self.opt, k) for k in hypers(self.opt)}
+        at_start.made,at_start.of_made = self.opt,{k:get_hyper(self.opt, k) for k in hypers(self.opt)}
         for k,began in at_start.rates.items():
             if k not in hypers(self.opt): continue
             v = get_hyper(old, k) if old is not None and k in hypers(old) else began
@@ -331,9 +331,10 @@ class StopMixin(OptimizerMixin):
                 self.route.forget()
                 self.searches.begin(remembers=False)
                 self.model_in_fit = None
-                for o,values in (opt, outside),*filter(None, [self.route.at_start.made]):
-                    for k,v in values.items(): set_hyper(o, k, with_added(o, k, v))
-                self.route.at_start.made = None
+                began = self.route.at_start
+                for o,values in (opt, outside),(began.made, began.of_made):
+                    for k,v in (values or {}).items(): set_hyper(o, k, with_added(o, k, v))
+                began.made = None
                 self.note_opt()
 
 # %% ../../nbs/loop/07_fitting.ipynb #FitMixin

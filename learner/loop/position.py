@@ -88,8 +88,7 @@ class HypersAndGrads:
         # not copied: zeroing sets `p.grad` to None, and a position is used or dropped before the next backward pass
         grads = {p:p.grad for g in groups for p in g['params'] if p.grad is not None} if with_grads else {}
         began = learn.route.at_start
-        made = began.made is not None and began.made[0] is learn.opt
-        return cls(began.outside, began.rates, values, grads, began.made[1] if made else None)
+        return cls(began.outside, began.rates, values, grads, began.of_made)
 
     def put(self, learn):
         opt,shared = learn.opt,{}
