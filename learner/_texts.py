@@ -425,6 +425,16 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
                        '\n'
                        '- `lines`: As `lines()` returns them\n'
                        '- `head`: Whether the file begins with them',
+ 'FileLogger.is_there': 'Whether what was logged until then is still there, to be continued\n'
+                        '\n'
+                        'Parameters:\n'
+                        '\n'
+                        '- `state`: Of this logger, where the run resumes',
+ 'FileLogger.load_state_dict': 'Restore attributes; modules, optimizers and parameters keep their identity\n'
+                               '\n'
+                               'Parameters:\n'
+                               '\n'
+                               '- `state`: What `state_dict` has returned, in this process or another',
  'FileLogger.rewrite': 'Parameters:\n\n- `lines`: As `lines()` returns them',
  'FileLogger.start': 'Open what is needed. Called when a fit has something to log for the first time\n'
                      '\n'
@@ -974,6 +984,7 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
                   '\n'
                   '- `parent`: The learner that was copied\n'
                   "- `fork`: the whole run is logged again, in the fork's own place",
+ 'Logger.is_there': 'Parameters:\n\n- `state`: Of this logger, where the run resumes',
  'Logger.load_state_dict': 'Restore attributes; modules, optimizers and parameters keep their identity\n'
                            '\n'
                            'Parameters:\n'

@@ -69,6 +69,29 @@ def test_sparse_gradients_are_clipped_as_dense_ones(kwargs, n_acc):
 def test_a_guard_against_spikes_reads_sparse_gradients():
     assert gap(weights(with_bags(True, SpikeGuard()).model), weights(with_bags(False).model))<1e-6
 
+@pytest.mark.parametrize('n_acc', [15, 25, 100])
+@pytest.mark.parametrize('length', [True, False])
+def test_a_clip_of_ones_own_sees_the_mean_over_a_window(n_acc, length):
+    """Also over the last one, which is not full: in a loop by hand, its gradients are divided by its samples. After
+    training, the weights have had that step"""
+    seen,ends,hand,norms = [],[],net(),[]
+    class Clip(Callback):
+        run_valid = False
+        def before_step(self): seen.append(nn.utils.clip_grad_norm_(self.model.parameters(), .1))
+        def after_train(self): ends.append(weights(self.model))
+    data = cut(10, n=50)
+    learn = mk(Clip(), GradientAccumulation(n_acc), data=data if length else NoLength(data)).fit(1)
+    opt,n = sgd(hand.parameters()),0
+    for i,(x,y) in enumerate(data):
+        F.cross_entropy(hand(x), y, reduction='sum').backward()
+        n += len(x)
+        if n<n_acc and i+1<len(data): continue
+        for p in hand.parameters(): p.grad /= n
+        norms.append(nn.utils.clip_grad_norm_(hand.parameters(), .1))
+        opt.step(); opt.zero_grad(); n = 0
+    assert (len(seen)==len(norms) and torch.allclose(torch.stack(seen), torch.stack(norms), rtol=1e-4)
+        and gap(weights(learn.model), weights(hand))<1e-6 and same(ends[0], weights(learn.model)))
+
 def test_clip_some():
     def clip(m):
         norm = m[2].weight.grad.norm()

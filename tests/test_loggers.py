@@ -822,3 +822,61 @@ def test_a_log_that_is_continued_has_no_row_twice_where_a_fit_resumes_before_its
             Checkpoint(5, 'iter', on_exc=False), on(event.after_batch, order=3000)(kill)])
         learner().fit(3, cbs=[make(append=True), Checkpoint(5, 'iter')], resume=True)
     assert epochs()==[0, 0, 1, 2]
+
+# Others write to the same file
+def stops_after(n):
+    def stop(cb):
+        if cb.train_iter==n: cb.learn.stop_soon()
+    return Callback(after_batch=stop)
+
+def losses_in(logger, tmp_path):
+    logger.file = tmp_path/logger.fname
+    return list(logger.read_log()['valid_loss'])
+
+def a_run(path, lr=.1, **kwargs):
+    torch.manual_seed(0)
+    return synth_learner(n_train=3, lr=lr, path=path, **kwargs)
+
+@pytest.mark.parametrize('make', [CSVLogger, JSONLogger])
+@pytest.mark.parametrize('append', [False, True])
+@pytest.mark.parametrize('how', ['in memory','from a file'])
+def test_a_run_that_resumes_keeps_its_rows_and_those_of_others_apart(tmp_path, make, append, how):
+    """Another fit has written the same file since. With `append`, its rows stay; without, the file is that of the run
+    which comes last"""
+    def saving(): return [Checkpoint(folder=tmp_path/'points')] if how=='from a file' else []
+    a,b = a_run(tmp_path),a_run(tmp_path, lr=.01)
+    a.fit(4, cbs=[make(append=append), stops_after(8), *saving()])
+    b.fit(4, cbs=make(append=append))
+    others = list(b.recorder['valid_loss'])
+    if how=='in memory' and append:
+        a.resume()
+        mine = list(a.recorder['valid_loss'])
+        assert losses_in(make(), tmp_path)==mine[:2]+others+mine[2:]; return
+    if how=='from a file': a = a_run(tmp_path)
+    def rest():
+        if how=='in memory': a.resume()
+        else: a.fit(4, cbs=[make(append=append), *saving()], resume=True)
+    if append: rest()
+    else:
+        with pytest.warns(UserWarning, match='does not have the lines of this run any more'): rest()
+    mine = list(a.recorder['valid_loss'])
+    assert len({*mine,*others})==8 and losses_in(make(), tmp_path)==mine
+
+@pytest.mark.parametrize('make', [CSVLogger, JSONLogger])
+def test_a_run_that_resumes_in_another_folder_logs_its_whole_curve(tmp_path, make, recwarn):
+    a = a_run(tmp_path/'a')
+    a.fit(4, cbs=[make(), stops_after(8)])
+    a.save_state(tmp_path/'stopped')
+    b = a_run(tmp_path/'b')
+    b.fit(4, cbs=make(), resume=tmp_path/'stopped')
+    assert len(b.recorder.rows)==4 and losses_in(make(), tmp_path/'b')==list(b.recorder['valid_loss'])
+    assert not [o for o in recwarn if 'lines of this run' in str(o.message)]
+
+@pytest.mark.parametrize('make', [CSVLogger, JSONLogger])
+def test_rows_that_another_run_appends_meanwhile_stay(tmp_path, make):
+    "Two runs of a sweep write one file at a time"
+    a,b = a_run(tmp_path),a_run(tmp_path, lr=.01)
+    def other(cb):
+        if cb.epoch==0: b.fit(2, cbs=make(append=True))
+    a.fit(2, cbs=[make(append=True), Callback(before_epoch=other)])
+    assert losses_in(make(), tmp_path)==list(b.recorder['valid_loss'])+list(a.recorder['valid_loss'])

@@ -887,3 +887,33 @@ def test_a_load_that_fails_leaves_a_state_that_is_changed_in_place(opt_func, tmp
     for o in (learn, other): fitted(o)
     with pytest.raises(ValueError, match='another version'): learn.load('a', with_opt=True)
     assert same(fitted(learn), fitted(other))
+
+class WritesDecay(Callback):
+    "As some scripts do by hand: in all groups of the optimizer, also those of norms and biases"
+    run_valid = False
+    def before_epoch(self):
+        if self.epoch!=1: return
+        for g in self.opt.param_groups: g['weight_decay'] = .5
+
+@pytest.mark.parametrize('n', [4, 7])
+@pytest.mark.parametrize('from_file', [False, True])
+def test_weight_decay_that_was_written_into_a_spared_group_stays_where_a_run_resumes(n, from_file, tmp_path):
+    def begun():
+        torch.manual_seed(0)
+        return synth_learner(n_train=3, n_valid=0, model=TwoParts(), lr=.1, path=tmp_path, cbs=WritesDecay(),
+            opt_func=partial(torch.optim.AdamW, weight_decay=.1))
+    def decays(learn): return [g['weight_decay'] for g in learn.opt.param_groups]
+    whole = begun()
+    inside = []
+    whole.fit(3, cbs=Callback(after_batch=lambda cb: inside.append(decays(cb.learn))))
+    assert len(inside[0])==2 and 0. in inside[0] and inside[-1]==[.5,.5]
+    learn,rest = begun(),[]
+    def stop(cb):
+        if cb.train_iter==n: cb.learn.stop_soon()
+    learn.fit(3, cbs=Callback(after_batch=stop))
+    if from_file:
+        learn.save_state('stopped')
+        learn = begun()
+        learn.fit(3, resume='stopped', cbs=Callback(after_batch=lambda cb: rest.append(decays(cb.learn))))
+    else: learn.resume(cbs=Callback(after_batch=lambda cb: rest.append(decays(cb.learn))))
+    assert rest==inside[n:] and same(weights(learn), weights(whole))

@@ -459,6 +459,13 @@ def test_every_second_epoch_and_the_end_without_validation():
     for f,i in (('end',-1), ('model_1',1), ('model_3',3)):
         assert torch.equal(weights(learn.load(f)), learn.look.weights[i])
 
+@pytest.mark.parametrize('swa_first', [True, False])
+def test_at_the_end_those_weights_are_saved_that_the_model_then_has(swa_first):
+    cbs = SWA(1),SaveModelCallback(at_end=True)
+    learn = learner(*(cbs if swa_first else cbs[::-1]), lr=.1, path=tmp()).fit(4)
+    final = weights(learn).clone()
+    assert not torch.equal(final, learn.look.weights[-1]) and torch.equal(weights(learn.load('model')), final)
+
 def test_the_last_epoch_is_saved_before_the_fit_stops():
     learn = learner(Score([1., 2., 3.]), EarlyStoppingCallback('score', np.less), SaveModelCallback(every_epoch=1),
         path=tmp()).fit(3)

@@ -63,8 +63,9 @@ def of_entries(
 ) -> str|None:
     "A checksum of what `v` has for each sample; None if it has no entry for each"
     table = hasattr(type(v), 'iloc')
-    if not (table or isinstance(v, (*_arrays,list,tuple))) or getattr(v, 'ndim', 1)==0 or len(v)!=n: return None
-    if isinstance(v, torch.Tensor) and v.layout is not torch.strided: return None
+    if not (table or isinstance(v, (*_arrays,list,tuple))) or getattr(v, 'ndim', 1)==0: return None
+    if isinstance(v, torch.Tensor) and (v.is_nested or v.layout is not torch.strided): return None
+    if len(v)!=n: return None
     if table: v = v.iloc[_spread(n, most_entries)].to_numpy()
     if isinstance(v, np.ndarray) and v.dtype.hasobject: v = v.tolist()
     return _of_array(v) if isinstance(v, _arrays) else _of_list(v)

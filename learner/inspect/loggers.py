@@ -18,6 +18,7 @@ from pathlib import Path
 from time import perf_counter
 from ..core.callback import Callback
 from ..core.checks import checked,listed,one_of,signature
+from ..core.tracebacks import warn
 from ..loop.way_back import is_fork_of
 from ..record.history import History,Row,missing
 from ..record.recorder import Recorder,find_recorder
@@ -86,8 +87,13 @@ class Logger(LogMethods, Callback):
             self._log(self.rec.rows[self.n_rows-1], self.rec.iters[self.n_rows-1], 'row')
 
     def load_state_dict(self, state):
-        if self.rec is not None and is_fork_of(self.learn, state['of_run']): return # it logs the whole curve
-        super().load_state_dict(state)
+        anew = self.rec is not None and (is_fork_of(self.learn, state['of_run']) or not self.is_there(state))
+        if not anew: super().load_state_dict(state) # else the whole curve is logged
+    def is_there(self,
+        state, # Of this logger, where the run resumes
+    ) -> bool:
+        "Whether what was logged until then is still there, to be continued"
+        return True
 
     def forked(self, parent, fork): self._end = self.offset # the whole run is logged again, in the fork's own place
     def after_exception(self): self.error = repr(self.learn.exc)
@@ -141,8 +147,9 @@ def numbers(
 class FileLogger(Logger):
     """A logger that writes lines to a file in `learn.path`. A resumed fit drops the lines after its point. A subclass
     has `log`, which calls `append_line`; and for lines that are no text, `lines` and `encoded`"""
-    _stateattrs = *Logger._stateattrs,'n_lines'
-    rewinds,n_lines = True,0
+    _stateattrs = *Logger._stateattrs,'n_lines','last_line'
+    rewinds,n_lines,last_line = True,0,None
+    _end_here = None # number of lines when this process wrote the last one: others may have come since
     def __init__(self,
         fname, # A name in `learn.path`, or an absolute path
         append:bool=False, # Keep what earlier fits have written
@@ -154,7 +161,7 @@ class FileLogger(Logger):
     def place(self): return path_in(self.fname, self.learn.path)
     def before_fit(self):
         super().before_fit()
-        self.file,self.n_lines = self.place,0
+        self.file,self.n_lines,self._resumes = self.place,0,False
         if self.file.is_dir():
             raise IsADirectoryError(f"`{type(self).__name__}` writes a file, but `{self.file}` is a folder")
         check_folder(self.file.parent)
@@ -165,10 +172,24 @@ class FileLogger(Logger):
     def start(self, resumed):
         if not resumed and not self.append: self.offset = 0
         lines = self.lines() if (resumed or self.append) and self.file.exists() else []
-        del lines[self.n_lines:] # of what comes after the point where a fit resumes
+        if self._resumes: del lines[self.n_lines:self._end_here] # what this run has logged after the point
         self.n_lines = len(lines)
         self.rewrite(lines)
 
+    def load_state_dict(self, state):
+        super().load_state_dict(state)
+        self._resumes = True
+    def is_there(self, state):
+        n = state['n_lines']
+        if not state['logged']: return True
+        if not self.file.exists(): return False
+        lines = self.lines()
+        if len(lines)>=n and self._as_text(lines[n-1])==state['last_line']: return True
+        warn(f"`{self.file}` does not have the lines of this run any more: another one has written it. The whole curve "
+            f"is logged again, {'at its end' if self.append else 'in its place'}")
+        return False
+
+    def _as_text(self, line): return self.encoded([line]).decode('utf-8').rstrip(',\n') # columns may come later
     def lines(self):
         "Lines of the file"
         return self.text().split('\n')[:-1]
@@ -203,7 +224,8 @@ class FileLogger(Logger):
         except OSError as e: # some file systems cannot append
             if e.errno not in (errno.EINVAL,errno.ENOTSUP,errno.EOPNOTSUPP): raise
             self.rewrite([*(self.lines() if self.file.exists() else []), line])
-        self.n_lines += 1
+        self.n_lines,self.last_line = self.n_lines+1,self._as_text(line)
+        self._end_here = self.n_lines
 
 # %% ../../nbs/inspect/05_loggers.ipynb #CSVLogger
 class CSVLogger(FileLogger):

@@ -94,7 +94,7 @@ class HypersAndGrads:
         opt,shared = learn.opt,{}
         for g,values in zip(opt.param_groups, _values_for(opt, self.groups)):
             put_in_group(g, {k:v for k,v in values.items() if k!='spared'}, shared)
-        spare(opt, ()) # weight decay stays 0 where it was
+        if len(opt.param_groups)!=len(self.groups): spare(opt, ()) # weight decay stays 0 where it was
         for p,grad in self.grads.items(): p.grad = grad.to(p.device)
 
     def changed(self, learn):

@@ -60,16 +60,21 @@ def plain(
     if isinstance(v, np.generic): return plain(v.item())
     if isinstance(v, int): return int(v)
     if isinstance(v, float): return float(v) if isfinite(v) else str(float(v))
+    if getattr(v, 'is_nested', False) is True: return type(v).__name__ # it has no shape
     if isinstance(v, (torch.Tensor,np.ndarray)): return f'{type(v).__name__} {tuple(v.shape)}'
     if (isroutine(v) and not isinstance(v, partial)) or isinstance(v, (type,np.ufunc)): # both in Python 3.14
         return getattr(v, '__qualname__', v.__name__)
     return _plain_object(v, depth)
 
+def _entries(v):
+    try: return dict(v)
+    except Exception: return None # one of another library, which may refuse
+
 def _plain_object(v, depth):
     def inner(d): return RunConfig({str(k):plain(o, depth-1) for k,o in d.items()})
     if depth:
         if isinstance(v, (Mapping,set,tuple,list)) and len(v)>100: return type(v).__name__
-        if isinstance(v, Mapping): return inner(v)
+        if isinstance(v, Mapping) and (entries := _entries(v)) is not None: return inner(entries)
         if isinstance(v, set): v = sorted(v, key=repr) # the order of a set differs from process to process
         if isinstance(v, (tuple,list)): return tuple(plain(o, depth-1) for o in v)
         if isinstance(v, partial): return inner({'name': v.func, **v.keywords})

@@ -86,7 +86,7 @@ def _watch(contents, o):
         contents.add_values(o._modules)
     elif isinstance(o, type):
         if not of_library(o): contents.add_other(vars(o).values)
-    elif stored(o, '__dict__') is not None and type(o) is not OrderedDict: contents.add_values(vars(o))
+    elif (own := stored(o, '__dict__')) is not None and type(o) is not OrderedDict: contents.add_values(own)
     if slots := slots_of(type(o)): contents.add_other(lambda: [stored(o, k) for k in slots])
 
 class WatchedSearch(Search):

@@ -105,7 +105,7 @@ class Holders:
             if not is_iterator(type(v)): continue
             self.iterate = True
             try: was[k] = copy_of_iterator(v)
-            except TypeError: self.fixed.append(f'{type(o).__name__}.{k}')
+            except Exception: self.fixed.append(f'{type(o).__name__}.{k}')
 
     @property
     def moved(self):
@@ -115,8 +115,8 @@ class Holders:
     def restore(self):
         "Let everything hold what it held"
         if self.fixed: warn(f"{listed(self.fixed)} cannot be put back after an inference, which may have "
-            "moved it: an iterator of a function with `yield` has no copy, nor in Python 3.14 one of `itertools`. "
-            "An object that counts can be put back")
+            "moved it: an iterator of a `DataLoader` or of a function with `yield` has no copy, nor in Python 3.14 "
+            "one of `itertools`. An object that counts can be put back")
         if not self.moved: return
         for o in self.noted: o.restore()
 

@@ -28,7 +28,7 @@ from ..model.hypers import get_hyper
 from ..record.files import check_folder,file_path,mark_of
 from . import saving # noqa: F401 (`learn.save` and `learn.load`)
 from ..schedule.schedulers import HyperScheduler,Warmup
-from ..technique.averaging import WeightAverage
+from ..technique.averaging import SWA,WeightAverage
 
 # %% ../../nbs/result/08_tracker.ipynb #TrackerCallback
 def _compares(comp):
@@ -231,6 +231,7 @@ class SaveModelCallback(BestFiles):
             "`fname=None` keeps the best one in memory: it goes with no `every_epoch`, `at_end` or `keep`")
         self.every_epoch = whole('every_epoch', every_epoch, 1) if type(every_epoch) is not bool else int(every_epoch)
         self.at_end,self.load_best = at_end,load_best
+        if at_end: self.order = SWA.order+1 # the weights that the fit ends with
 
     @property
     def watches(self): return not (self.every_epoch or self.at_end)

@@ -10,7 +10,6 @@ __all__ = []
 # %% ../../nbs/resume/02_origin.ipynb #imports
 import hashlib,platform,sys
 from collections import deque
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from types import CodeType,FunctionType,MethodType,ModuleType
@@ -95,7 +94,7 @@ class CodeReader:
             case FunctionType(): return self.describe(self._of_function(o))
             case CodeType(): return self.describe([o.co_code, o.co_names, o.co_consts])
             case type(): return self.describe(self._of_class(o))
-            case Mapping(): return self.describe([*o.items()])
+            case dict(): return self.describe([*o.items()])
             case tuple() | list(): return f"({','.join(map(self.describe, o))})"
             case frozenset(): return self.describe(sorted(map(self.describe, o)))
             case int() | float() | complex() | str() | bytes() | None: return repr(o)
@@ -123,7 +122,7 @@ def _uses(o):
     if isinstance(o, partial): return [o.func, *o.args, *o.keywords.values()]
     if isinstance(o, MethodType): return [o.__self__, o.__func__]
     if isinstance(o, container_types): return [*o] if len(o)<=1000 else []
-    if isinstance(o, Mapping): return [*o.values()] if len(o)<=1000 else []
+    if isinstance(o, dict): return [*dict.values(o)] if len(o)<=1000 else [] # iterating another mapping may do anything
     return [*type(o).__mro__, *stored(o, '__dict__', {}).values()]
 
 def in_use(*roots):

@@ -108,6 +108,8 @@ def scale_grads(grads, k):
 class GradientAccumulation(Callback):
     "Take a step when `n_acc` samples have been seen, as if they had been one batch"
     order,run_valid = MixedPrecision.order-4,False # a batch that only adds its gradients ends before they are unscaled
+    # others see the mean over the window, and at `after_train` weights that have had their last step
+    first_at = 'before_step','after_train'
     _stateattrs = 'samples','items','unit'
     @checked(n_acc='>=1', count=callable)
     def __init__(self,

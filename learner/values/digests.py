@@ -129,7 +129,7 @@ def _contents(v):
     if isinstance(v, ref): return [v()]
     if isinstance(v, ContextVar): return [v.get(None)]
     if isinstance(v, BytesIO): return [v.tell(), len(v.getbuffer())]
-    if isinstance(v, IOBase): return _position_in_file(v)
+    if issubclass(type(v), IOBase): return _position_in_file(v) # abstract: `isinstance` asks for `v.__class__`
     if isinstance(v, GeneratorType): return [getgeneratorstate(v), getgeneratorlocals(v), v.gi_yieldfrom]
     if _is_iterator(v): return _position(v)
     if isinstance(v, (set,frozenset)): return sorted(v, key=repr)
@@ -149,7 +149,7 @@ def digest(v, depth=8):
     if isinstance(v, np.ndarray) and v.dtype.hasobject: v = v.tolist()
     if isinstance(v, memoryview): v = np.frombuffer(v, np.uint8)
     if isinstance(v, (torch.Tensor,np.ndarray)): return _of_array(v)
-    if isinstance(v, (np.generic,*_by_text)): return _hash(repr(v))
+    if issubclass(type(v), (np.generic,*_by_text)): return _hash(repr(v))
     if not depth or (isinstance(v, _counted) and len(v)>1000): return None
     if (parts := _contents(v)) is None or len(parts)>1000: return None
     return _hash(f'{type(v).__name__}({[digest(o, depth-1) for o in parts]})')
