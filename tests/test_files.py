@@ -1676,6 +1676,21 @@ def test_weights_beside_other_things_are_found(tmp_path, key):
     torch.save({key: of(3., tmp_path).model.state_dict(), 'epoch': 3}, tmp_path/'w.ckpt')
     assert value(tmp_path, str(tmp_path/'w.ckpt'))==3
 
+@pytest.mark.parametrize('names', [('model','optimizer'), ('model_state_dict','optimizer_state_dict')])
+def test_the_optimizer_of_a_loop_by_hand_is_loaded_on_request_and_else_told_of(tmp_path, names, recwarn):
+    def begun(seed=1): return mk(tmp_path, seed, opt_func=partial(torch.optim.Adam, betas=(.8,.9)))
+    learn = begun(0).fit(1)
+    torch.save(dict(zip(names, (learn.model.state_dict(), learn.opt.state_dict()))) | {'epoch': 3}, tmp_path/'w.pth')
+    moments = [s['exp_avg'] for s in learn.opt.state.values()]
+    with pytest.warns(UserWarning, match=f'has its state as `{names[1]}`, which `with_opt=True` loads'):
+        other = begun().load(tmp_path/'w.pth')
+    assert other.opt is None or not other.opt.state
+    recwarn.clear()
+    begun().load(tmp_path/'w.pth', with_opt=False)
+    other = begun().load(tmp_path/'w.pth', with_opt=True)
+    assert all(map(torch.equal, [s['exp_avg'] for s in other.opt.state.values()], moments)) and moments
+    assert equal(other.model.state_dict(), learn.model.state_dict()) and not recwarn.list
+
 @pytest.mark.parametrize('name', ['a','a.safetensors'])
 def test_load_takes_a_device(tmp_path, name):
     "The file is read to it, and the model stays where it is"

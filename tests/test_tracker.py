@@ -466,6 +466,19 @@ def test_at_the_end_those_weights_are_saved_that_the_model_then_has(swa_first):
     final = weights(learn).clone()
     assert not torch.equal(final, learn.look.weights[-1]) and torch.equal(weights(learn.load('model')), final)
 
+def test_a_fit_that_is_stopped_before_its_first_value_is_not_told_that_there_was_none(recwarn):
+    "It may come when the fit is resumed"
+    def stop(cb):
+        if cb.train_iter==3: cb.learn.stop_soon()
+    more = ExtraValid([(torch.ones(2, 1),)*2], every=2, unit='iter')
+    learn = learner(SaveModelCallback('valid_loss'), ReduceLROnPlateau('valid_loss'), more, Callback(after_batch=stop),
+        n_train=6, path=tmp())
+    learn.fit(2)
+    assert learn.recorder.rows and learn.at is not None
+    assert not [o for o in recwarn if 'nothing was saved' in str(o.message) or 'did nothing' in str(o.message)]
+    learn.resume()
+    assert not [o for o in recwarn if 'nothing was saved' in str(o.message) or 'did nothing' in str(o.message)]
+
 def test_the_last_epoch_is_saved_before_the_fit_stops():
     learn = learner(Score([1., 2., 3.]), EarlyStoppingCallback('score', np.less), SaveModelCallback(every_epoch=1),
         path=tmp()).fit(3)

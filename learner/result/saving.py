@@ -268,16 +268,20 @@ def _load_opt(learn, saved, weights):
         raise ValueError(f"The state of the optimizer does not fit: {why}. "
             "`with_opt=False` loads the weights alone") from e
 
-_names = 'state_dict','model_state_dict' # under which the weights are saved by some scripts, beside other things
+# under which some scripts save weights and the optimizer's state, beside other things
+_names = 'state_dict','model_state_dict'
+_opt_names = 'optimizer','optimizer_state_dict'
 
 def _parts(saved):
-    "In a file, perhaps of another library: weights, those of modules in the loss, and the optimizer's state or None"
-    if not isinstance(saved, dict): return saved,{},None
+    "Of a file, perhaps of another library: weights, those of modules in the loss, state of the optimizer, and its name"
+    if not isinstance(saved, dict): return saved,{},None,None
+    name = next((k for k in ('opt',*_opt_names) if k in saved), None)
     if not isinstance(saved.get('model'), dict):
-        return next((saved[k] for k in _names if isinstance(saved.get(k), dict)), saved),{},None
+        if (k := next((k for k in _names if isinstance(saved.get(k), dict)), None)) is None: return saved,{},None,None
+        return saved[k],{},saved.get(name),name
     of_loss = saved.get('loss') # in files of others it may be a value
     of_loss = {k:v for k,v in of_loss.items() if isinstance(v, dict)} if isinstance(of_loss, dict) else {}
-    return saved['model'],of_loss,saved.get('opt')
+    return saved['model'],of_loss,saved.get(name),name
 
 def _shapes(weights): return {k:getattr(v, 'shape', None) for k,v in weights.items()}
 
@@ -292,13 +296,15 @@ def _put_loss(learn, saved, strict):
         raise ValueError(f"The file does not fit: {others[0]}. With `strict=False` they stay as they are here")
     return others
 
-def _why_without_opt(opt, with_opt, whole):
+def _why_without_opt(opt, name, with_opt, whole):
     "Why the state `opt` of the optimizer in a file is not loaded; None if it is. `whole`: all weights are loaded"
     if with_opt is False: return "it was not asked for"
     of_fastai = isinstance(opt, dict) and 'hypers' in opt
+    of_script = name in _opt_names and not with_opt # such files are often loaded for their weights alone
     why = ("the file has no state of one" if opt is None else
         "its state is of one of fastai's own, which torch's cannot use" if of_fastai else
-        None if whole else "its state goes with all of the weights")
+        "its state goes with all of the weights" if not whole else
+        f"the file has its state as `{name}`, which `with_opt=True` loads" if of_script else None)
     if with_opt and why:
         raise ValueError(f"The optimizer cannot be loaded: {why}. `with_opt=False` loads the weights alone")
     return why
@@ -318,10 +324,10 @@ def load(self:Learner,
     saved = (_read_bare if _is_bare(file) else read_plain)(file, 'cpu' if device is None else device)
     with untouched(self, file), file_events(self, 'load', file, saved):
         trained = to_eval(self.opt) # the weights of a file are for use
-        state,of_loss,opt = _parts(self.saved)
+        state,of_loss,opt,name = _parts(self.saved)
         unmatched = put_weights(self.model, state, strict, only)
         others = _put_loss(self, of_loss, strict) if only is None else []
-        why = _why_without_opt(opt, with_opt, only is None and not any(unmatched) and not others)
+        why = _why_without_opt(opt, name, with_opt, only is None and not any(unmatched) and not others)
         if not why: _load_opt(self, opt, state)
         to_eval(self.opt) # the file may be that of a run in the middle of training
         to_train(trained)

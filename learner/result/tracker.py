@@ -94,7 +94,7 @@ class TrackerCallback(Callback):
     def act(self, val): # The latest value of the monitored column
         "Called after each value, with `new_best` and `best` up to date"
     def after_fit(self):
-        if self.rec and self._had_value is False:
+        if self.rec and self._had_value is False and not self.learn.route.unfinished:
             warnings.warn(f"`{self.name}` did nothing: {_name(self.watched)} had no value in any row of this fit")
     def cleanup_fit(self): self.rec = None
 
@@ -275,8 +275,9 @@ class SaveModelCallback(BestFiles):
             file = self.kept[0][1]
             if isinstance(file, torch.Tensor): file = BytesIO(file.numpy().tobytes())
             self.learn.load(file, with_opt=self.with_opt)
-        elif self.rec.rows and not had_some: warnings.warn(f"{_name(self.watched)} was never better than "
-            f"{self.best:.6g}: nothing was saved, and the weights stay as they are")
+        elif self.rec.rows and not (had_some or self.learn.route.unfinished): warnings.warn(
+            f"{_name(self.watched)} was never better than {self.best:.6g}: nothing was saved, and the weights stay "
+            "as they are")
 
 # %% ../../nbs/result/08_tracker.ipynb #ReduceLROnPlateau
 def _check_factor(name, v):
