@@ -2812,6 +2812,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                'learner/loop/position.py'),
                                        'learner.loop.position._layer': ('loop/position.html#_layer', 'learner/loop/position.py'),
                                        'learner.loop.position._modules_of': ('loop/position.html#_modules_of', 'learner/loop/position.py'),
+                                       'learner.loop.position._named_modules': ( 'loop/position.html#_named_modules',
+                                                                                 'learner/loop/position.py'),
                                        'learner.loop.position._put_states': ('loop/position.html#_put_states', 'learner/loop/position.py'),
                                        'learner.loop.position._values_for': ('loop/position.html#_values_for', 'learner/loop/position.py'),
                                        'learner.loop.position._warn_of_changes': ( 'loop/position.html#_warn_of_changes',

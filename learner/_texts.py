@@ -1150,7 +1150,9 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
                       '- `modules`: Digests of modules in callbacks, by callback and attribute\n'
                       '- `attributes`: Of model and loss, by owner and name, where a fit was stopped or failed\n'
                       '- `runs`: flags `run` of callbacks that were switched on or off during the fit, by name\n'
-                      '- `stop_reason`: Why a fit that is over was cancelled',
+                      '- `stop_reason`: Why a fit that is over was cancelled\n'
+                      "- `evaluated`: Modules that are in evaluation mode in the middle of an epoch's training, by "
+                      'name',
  'Position.complete': 'Parameters:\n\n- `learn`: The learner whose position it is',
  'Position.of': 'Parameters:\n'
                 '\n'

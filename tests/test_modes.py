@@ -218,3 +218,37 @@ def test_an_inference_when_a_validation_is_over_changes_nothing():
     learn,plain = leaving(Looks),leaving(valid=False)
     for o in (learn, plain): o.fit(2)
     assert state_of(learn.model)==state_of(plain.model)
+
+# A mode that a callback changes in the middle of an epoch
+class FreezeLate(Callback):
+    "Puts the batch norm in evaluation mode after some batches, and perhaps back again"
+    run_valid = False
+    def __init__(self, until=99): self.until = until
+    def before_batch(self):
+        if self.iter==2: self.model[1].eval()
+        if self.iter==self.until: self.model[1].train()
+
+@pytest.mark.parametrize('n', [1, 3, 6, 8])
+@pytest.mark.parametrize('until', [5, 99])
+@pytest.mark.parametrize('how', ['stop','error','from a file'])
+def test_a_mode_that_a_callback_has_set_stays_where_a_run_resumes(n, until, how, tmp_path):
+    "Until the next epoch begins, in which all layers train"
+    def begun():
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
+        return mk(FreezeLate(until), model=model, valid=cut(30), path=tmp_path)
+    modes,whole,learn = [],begun(),begun()
+    note = Callback(after_pred=lambda cb: modes.append(cb.model[1].training) if cb.training else None)
+    whole.fit(2, cbs=note)
+    expected,modes[:] = modes[:],[]
+    assert expected==([True]*2+[False]*(min(until, 6)-2)+[True]*(6-min(until, 6)))*2
+    if how=='error':
+        with pytest.raises(ZeroDivisionError): learn.fit(2, cbs=[note, Raise('after_batch', ZeroDivisionError, n)])
+    else: learn.fit(2, cbs=[note, on(event.after_batch(once=n, unit='iter'))(lambda learn: learn.stop_soon())])
+    learn.model.eval() # as to look at its predictions
+    if how=='from a file':
+        learn.save_state('stopped')
+        (learn := begun()).fit(2, resume='stopped', cbs=note)
+    else: learn.resume()
+    assert modes==expected and same(weights(learn.model), weights(whole.model))
+    assert torch.equal(learn.model[1].running_mean, whole.model[1].running_mean)

@@ -33,7 +33,7 @@ from ..model.hypers import get_hyper,put_in_group,spare,values_in
 from ..model.weights import unwrapped
 from ..record.history import Row
 from ..record.run_config import plain,run_config
-from ..restore.places import by_name
+from ..restore.places import by_name,model_and_loss
 
 # %% ../../nbs/loop/03_position.ipynb #Counters
 @dataclass
@@ -256,6 +256,12 @@ def _warn_of_changes(at, learn, overrides, told, gone, in_memory):
     _warn_of_others(at.others)
     if at.modules: _warn_of_modules(at.modules, learn.cbs, learn.state)
 
+# %% ../../nbs/loop/03_position.ipynb #named_modules
+def _named_modules(learn):
+    "Modules in model and loss, with names"
+    roots = model_and_loss(learn).items()
+    return [(f'{root}.{k}', m) for root,o in roots for k,m in unwrapped(o).named_modules()]
+
 # %% ../../nbs/loop/03_position.ipynb #Position
 @dataclass
 class Position:
@@ -277,6 +283,7 @@ class Position:
     attributes:dict|None=None # Of model and loss, by owner and name, where a fit was stopped or failed
     runs:dict|None=None      # flags `run` of callbacks that were switched on or off during the fit, by name
     stop_reason:str|None=None # Why a fit that is over was cancelled
+    evaluated:list|None=None # Modules that are in evaluation mode in the middle of an epoch's training, by name
 
     def where(self,
         n_train:int|None=None, # Training batches in an epoch, if known
@@ -302,7 +309,7 @@ class Position:
         loader = _before_pass(learn, batch) if draws is None else draws.state(batch)
         opt,seen,others,modules = HypersAndGrads.of(learn, next=='batch'),{},[],{}
         state = copied(learn.state, seen=seen, others=others) if learn.state else {}
-        callbacks = callback_states(learn.cbs, seen, others, modules)
+        callbacks = callback_states(learn.cbs.items, seen, others, modules) # a plain list: it is read at each pause
         return cls(next, batch, announced, exact, Counters.of(learn), Bounds.of(learn), opt, loader,
             dict(learn.results), state, callbacks, modules=modules,
             others=tuple([(o, digest(o)) for o in others]) if others else ())
@@ -312,8 +319,11 @@ class Position:
         if self.settings is not None: return self
         began = learn.route.at_start.runs
         runs = {k:cb.run for k,cb in by_name(learn.cbs).items() if began.get(k, cb.run)!=cb.run}
+        in_training = self.next=='batch' and learn.training
+        evaluated = [k for k,m in _named_modules(learn) if not m.training] if in_training else None
         return replace(self, loader=_complete_loader(self.loader, learn), callbacks=whole_states(self.callbacks),
-            settings=resume_settings(learn), runs=runs, stop_reason=learn.stop_reason if self.next=='end' else None)
+            settings=resume_settings(learn), runs=runs, evaluated=evaluated,
+            stop_reason=learn.stop_reason if self.next=='end' else None)
 
     def show(self, learn): # The learner that resumes
         "Let `learn` say how far the run is, before it resumes"
@@ -333,6 +343,8 @@ class Position:
         learn.results = Row(**self.results)
         self.hypers_and_grads.put(learn)
         if self.attributes: learn.route.attributes.put(self.attributes)
+        if self.evaluated is not None:
+            for k,m in _named_modules(learn): m.training = k not in self.evaluated
         gone = _put_states(self, learn)
         scheduled = change_hypers(learn, self.hypers_and_grads.changed(learn) | overrides)
         told = {k:v for k,v in overrides.items() if by_fit and k not in scheduled} # `resume(lr=…)` says it itself

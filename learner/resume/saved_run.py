@@ -13,7 +13,7 @@ Weights and the optimizer's state are a small part of what training is made of. 
 | `opt` | the optimizer's `state_dict` | `OptState.of` | `OptState.put`, `learn.load` |
 | `between` | its hyper-parameters outside of the fit | `OptState.of` | `OptState.put` |
 | `opt_attrs` | attributes that an optimizer of your own has | `OptState.of` | `OptState.put` |
-| `at` | where the run is: a `Position`, without its `callbacks`, `state` and `attributes`, which have keys of their own, and `others`; `modules`, `runs` and `stop_reason` only if there are some | `Position.of`, `complete`, `position_to_file` | `position_from_file`, `Position.put` |
+| `at` | where the run is: a `Position`, without its `callbacks`, `state` and `attributes`, which have keys of their own, and `others`; `modules`, `runs`, `evaluated` and `stop_reason` only if there are some | `Position.of`, `complete`, `position_to_file` | `position_from_file`, `Position.put` |
 | `at.next`, `at.batch`, `at.announced`, `at.exact` | between which two batches or phases | `Pauses.pause` | `ResumableRoute` |
 | `at.counters`, `at.bounds` | epochs, batches and steps done; where the fit ends | `Counters.of`, `Bounds.of` | `Counters.put`, `learn.resume` |
 | `at.hypers_and_grads` | hyper-parameters of the moment, gradients that wait for their step | `HypersAndGrads.of` | `HypersAndGrads.put` |
@@ -183,7 +183,7 @@ def position_to_file(at, opt, enc):
     if at is None: return None
     res = {k:dict(vars(v)) if is_dataclass(v) else v for k,v in vars(at).items()}
     for k in ('state','callbacks','others','attributes'): del res[k] # a file has keys of its own for most of them
-    for k in ('modules','runs','stop_reason'): # few runs have some
+    for k in ('modules','runs','evaluated','stop_reason'): # few runs have some
         if not res[k]: del res[k]
     del res['hypers_and_grads']['left'] # the fit that resumes begins with the optimizer of before
     res['hypers_and_grads']['grads'] = [at.hypers_and_grads.grads.get(p) for p in params_of(opt)]
