@@ -60,7 +60,7 @@ def plain(
     if isinstance(v, np.generic): return plain(v.item())
     if isinstance(v, int): return int(v)
     if isinstance(v, float): return float(v) if isfinite(v) else str(float(v))
-    if getattr(v, 'is_nested', False) is True: return type(v).__name__ # it has no shape
+    if isinstance(v, torch.Tensor) and v.is_nested: return type(v).__name__ # it has no shape
     if isinstance(v, (torch.Tensor,np.ndarray)): return f'{type(v).__name__} {tuple(v.shape)}'
     if (isroutine(v) and not isinstance(v, partial)) or isinstance(v, (type,np.ufunc)): # both in Python 3.14
         return getattr(v, '__qualname__', v.__name__)
