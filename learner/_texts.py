@@ -30,6 +30,7 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
                                  'Parameters:\n'
                                  '\n'
                                  '- `axis`: The axis of the classes that would be right',
+ 'AccumMetric.merge': 'Parameters:\n\n- `states`: What the metric has gathered in each of several processes',
  'ActivationStats.__init__': 'Parameters:\n\n- `with_hist`: Keep histograms too\n- `kwargs`: For `HookCallback`',
  'ActivationStats.color_dim': 'Parameters:\n'
                               '\n'
@@ -92,6 +93,7 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
                              '\n'
                              '- `learn`: The learner after its batch: `learn.pred`, `learn.yb` and `learn.loss` are '
                              'those of the batch',
+ 'AvgSmoothLoss.merge': 'Parameters:\n\n- `states`: What the metric has gathered in each of several processes',
  'BCELossFlat': 'Parameters:\n'
                 '\n'
                 '- `args`: Positional arguments of `nn.BCELoss`\n'
@@ -250,6 +252,7 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
                           '\n'
                           '- `learn`: The learner after its batch: `learn.pred`, `learn.yb` and `learn.loss` are '
                           'those of the batch',
+ 'CountScore.merge': 'Parameters:\n\n- `states`: What the metric has gathered in each of several processes',
  'CrossEntropyLossFlat.__init__': 'Parameters:\n'
                                   '\n'
                                   '- `args`: Positional arguments of `loss_cls`\n'
@@ -1086,6 +1089,12 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
                        '\n'
                        '- `learn`: The learner after its batch: `learn.pred`, `learn.yb` and `learn.loss` are those '
                        'of the batch',
+ 'Moments.add': 'Parameters:\n'
+                '\n'
+                '- `n`: How many\n'
+                '- `mean`: Of the predictions and of the targets, `(2,1)`\n'
+                '- `prods`: Sums of products of their differences from `mean`, `(2,2)`',
+ 'Moments.merge': 'Parameters:\n\n- `states`: What the metric has gathered in each of several processes',
  'Notebook.__init__': 'Parameters:\n'
                       '\n'
                       '- `better`: For each column, whether a higher value is better; None where neither is\n'
@@ -1517,6 +1526,7 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
                            '\n'
                            '- `learn`: The learner after its batch: `learn.pred`, `learn.yb` and `learn.loss` are '
                            'those of the batch',
+ 'TorchMetric.merge': 'Parameters:\n\n- `states`: What the metric has gathered in each of several processes',
  'TorchScheduler.__init__': 'Parameters:\n'
                             '\n'
                             '- `make`: A scheduler of `learn.opt`; or `make(opt)` returns one, as a class or a '
@@ -1549,6 +1559,7 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
                            '\n'
                            '- `learn`: The learner after its batch: `learn.pred`, `learn.yb` and `learn.loss` are '
                            'those of the batch',
+ 'ValueMetric.merge': 'Parameters:\n\n- `states`: What the metric has gathered in each of several processes: nothing',
  'WandbLogger.__init__': 'Parameters:\n'
                          '\n'
                          '- `batches`: In training batches: log losses of one of so many; 0: of none\n'

@@ -11,6 +11,7 @@ __all__ = ['check_several', 'AccumMetric', 'from_sklearn', 'TorchMetric', 'Value
 # %% ../../nbs/measure/02_kinds.ipynb #imports
 from collections import Counter,OrderedDict,defaultdict,deque
 from copy import deepcopy
+from itertools import zip_longest
 import numpy as np
 import torch
 from torch import nn
@@ -46,6 +47,10 @@ def _and(parts, new, n):
     "A new list, which `new` is the `n`-th to join. Bundles become one tensor each, so that the list stays short"
     parts = [*parts, new]
     return parts if n%_bundle else [*parts[:-_bundle], torch.cat(parts[-_bundle:])]
+
+def _in_order(parts):
+    "What each process has of each batch, batch by batch, as one process gathers it"
+    return [o for batch in zip_longest(*parts) for o in batch if o is not None]
 
 # %% ../../nbs/measure/02_kinds.ipynb #AccumMetric
 class AccumMetric(Metric):
@@ -110,6 +115,18 @@ class AccumMetric(Metric):
         sizes = torch.tensor([[len(pred), len(targ)]], device='cpu')
         self.preds,self.targs,self.sizes = (_and(parts, new, self.n_batches)
             for parts,new in ((self.preds, pred), (self.targs, targ), (self.sizes, sizes)))
+
+    def merge(self,
+        states, # What the metric has gathered in each of several processes
+    ):
+        "Have gathered what all processes have, in the order of one process"
+        states = [o for o in states if o.get('preds')]
+        sizes = [torch.cat(o['sizes']) for o in states]
+        self.preds,self.targs = (_in_order(torch.cat(o[k]).split(n[:,i].tolist()) for o,n in zip(states, sizes))
+            for i,k in enumerate(('preds','targs')))
+        self.sizes,self.n_batches = _in_order(n.split(1) for n in sizes),sum(o['n_batches'] for o in states)
+        self.ignored = next((v for o in states if (v := o.get('ignored')) is not None), None)
+        self.drops = any(o.get('drops') for o in states)
 
     @property
     def value(self):
@@ -228,6 +245,19 @@ class TorchMetric(Metric):
         for name,v in state.items():
             path,_,k = name.rpartition('.')
             vars(parts[path])[k] = v
+    def merge(self,
+        states, # What the metric has gathered in each of several processes
+    ):
+        "Have gathered what all processes have, by the `merge_state` of torchmetrics"
+        parts = []
+        for o in filter(None, states):
+            self.load_state_dict(o)
+            parts.append(self.running)
+        self.running = parts[0] if parts else None
+        if len(parts)>1 and not hasattr(self.running, 'merge_state'): raise TypeError(
+            f"`{self.name}` has seen a part of the samples in each process, and its `{type(self.metric).__name__}` has "
+            "no `merge_state` that could put these together")
+        for o in parts[1:]: self.running.merge_state(o)
     def __repr__(self): return f"TorchMetric({self.metric!r})"
 
 # %% ../../nbs/measure/02_kinds.ipynb #ValueMetric
@@ -241,6 +271,9 @@ class ValueMetric(Metric):
     ): self.func,self._name,self.higher_is_better = func,name or func_name(func),higher_is_better
     def reset(self): "Nothing is kept here"
     def accumulate(self, learn): pass
+    def merge(self,
+        states, # What the metric has gathered in each of several processes: nothing
+    ): "Each process keeps what a callback or a loss of its own has computed"
     @property
     def value(self): return self.func()
 

@@ -50,10 +50,24 @@ class Moments(AsFunction):
     def accumulate(self, learn):
         x = torch.stack([as_double(o) for o in flat_pair(*self.pair(learn))])
         if not x.numel(): return
-        n,mean = x.shape[1],x.mean(1, keepdim=True)
-        x,apart,total = x-mean,mean-self.mean,self.n+n
-        self.prods = self.prods + x@x.T + apart@apart.T*(self.n*n/total)
+        mean = x.mean(1, keepdim=True)
+        self.add(x.shape[1], mean, (x-mean)@(x-mean).T)
+    def add(self,
+        n, # How many
+        mean, # Of the predictions and of the targets, `(2,1)`
+        prods, # Sums of products of their differences from `mean`, `(2,2)`
+    ):
+        "Take in more pairs of numbers"
+        apart,total = mean-self.mean,self.n+n
+        self.prods = self.prods + prods + apart@apart.T*(self.n*n/total)
         self.n,self.mean = total,self.mean + apart*(n/total)
+    def merge(self,
+        states, # What the metric has gathered in each of several processes
+    ):
+        "Have gathered what all processes have"
+        self.reset()
+        for o in states:
+            if o['n']: self.add(o['n'], o['mean'], o['prods'])
     @property
     def value(self):
         if not self.n: return

@@ -399,6 +399,11 @@ class AvgSmoothLoss(Metric):
         finite = self.last.isfinite()
         self.count = self.count+finite
         self.val = torch.where(finite, self.val*self.beta + self.last*(1-self.beta), self.val)
+    def merge(self,
+        states, # What the metric has gathered in each of several processes
+    ):
+        "Take what the first process has gathered: only it has a sample of each loss, which are those of whole batches"
+        self.count,self.val,self.last = (states[0][k] for k in ('count','val','last'))
     @property
     def value(self):
         if self.last is None or not self.last.isfinite(): return self.last

@@ -28,6 +28,12 @@ class CountScore(Metric):
     def accumulate(self, learn):
         new = self.count(learn)
         self.counts = new if self.counts is None else self.counts+new
+    def merge(self,
+        states, # What the metric has gathered in each of several processes
+    ):
+        "Have gathered what all processes have"
+        found = [v for o in states if (v := o.get('counts')) is not None]
+        self.counts = sum(found) if found else None
     def check_labels(self, n): # Number of classes
         if self.labels is not None and max(self.labels)>=n: raise ValueError(
             f"`labels` of `{type(self).__name__}` are from 0 to {n-1}, as there are {n} scores for each sample, "
