@@ -62,9 +62,10 @@ def decodes_of(
 
 def _setting(loss_func, name, default=None):
     "The setting `name` of a `partial`, of the loss, or of a loss that it wraps"
-    if isinstance(loss_func, partial) and (v := loss_func.keywords.get(name)) is not None: return v
-    if (v := getattr(loss_func, name, None)) is not None: return v
-    return _setting(loss_func.func, name, default) if isinstance(loss_func, (partial,BaseLoss)) else default
+    for f in losses_in(loss_func):
+        if isinstance(f, partial) and (v := f.keywords.get(name)) is not None: return v
+        if (v := getattr(f, name, None)) is not None: return v
+    return default
 
 def ignore_index_of(
     loss_func, # Any loss
@@ -89,17 +90,16 @@ _functions = {
         F.triplet_margin_loss, F.triplet_margin_with_distance_loss),
     'sequence': (F.ctc_loss,),
 }
-_by_identity = {id(f):k for k,fs in _functions.items() for f in fs}
 _classes = {'class': _class_losses, 'element': _element_losses, 'sample': _sample_losses, 'sequence': (nn.CTCLoss,)}
-_by_class = {cls:k for k,v in _classes.items() for cls in v}
+_kinds = {o:k for table in (_classes,_functions) for k,v in table.items() for o in v}
 
 def kind_of(
     loss_func, # Any loss
 ) -> str|None: # `class`, `element`, `sample` or `sequence`
     "What a loss of torch or of this library averages over; None for another one"
     *_,f = losses_in(loss_func)
-    if isinstance(f, FunctionType): return _by_identity.get(id(f))
-    return _by_class.get(type(f)) or next((_by_class[o] for o in type(f).__mro__ if o in _by_class), None)
+    mine = [f] if isinstance(f, FunctionType) else type(f).__mro__
+    return next((_kinds[o] for o in mine if o in _kinds), None)
 
 def reduction_of(
     loss_func, # Any loss
