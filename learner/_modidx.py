@@ -6451,8 +6451,6 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                  'learner/technique/mixup.py'),
                                          'learner.technique.mixup.MixHandler.__init__': ( 'technique/mixup.html#mixhandler.__init__',
                                                                                           'learner/technique/mixup.py'),
-                                         'learner.technique.mixup.MixHandler._mixing': ( 'technique/mixup.html#mixhandler._mixing',
-                                                                                         'learner/technique/mixup.py'),
                                          'learner.technique.mixup.MixHandler._shares': ( 'technique/mixup.html#mixhandler._shares',
                                                                                          'learner/technique/mixup.py'),
                                          'learner.technique.mixup.MixHandler.after_loss': ( 'technique/mixup.html#mixhandler.after_loss',

@@ -156,7 +156,7 @@ class MixHandler(Callback):
         def targets(rest): return _rebuilt(yb, iter([r if m is None else m for r,m in zip(rest, mixed)]))
         learn.xb,learn.yb = _rebuilt(xb, iter(x)),targets(y)
         self.others = None if all(m is not None for m in mixed) else targets(others) # those of the second loss
-        self.mixing = self.others,self.lam # of the whole batch, or of the piece that is run
+        self.mixing = _Mixing(self.others, self.lam, name) # of the whole batch, or of the piece that is run
 
     def _shares(self, first, y):
         "A share for each of the samples in `first`, or one for all"
@@ -169,15 +169,14 @@ class MixHandler(Callback):
             "`reduction`, if an attribute `n_items` says what its mean is divided by: "
             "`f.n_items = lambda targ: weight[targ].sum()`")
 
-    def _mixing(self): return _Mixing(*self.mixing, type(self).__name__)
     def split_batch(self, part):
         learn = self.learn
-        self.mixing,self.counted = part((self.others, self.lam)),None
+        self.mixing,self.counted = part(_Mixing(self.others, self.lam, type(self).__name__)),None
         if self.others is None or is_summed(learn): return
-        n,m = map(part.n_items_of, (learn.yb, self.mixing[0]))
+        n,m = map(part.n_items_of, (learn.yb, self.mixing.others))
         if not isinstance(n, Tensor) and n==m: return
         n,m = torch.as_tensor(n, device=learn.device),torch.as_tensor(m, device=learn.device)
-        self.counted = _CountedPiece(self._mixing(), learn.yb, n, m)
+        self.counted = _CountedPiece(self.mixing, learn.yb, n, m)
         part.n_items,learn.yb = self.counted.n_items,self.counted.targets()
 
     def after_loss(self):
@@ -186,7 +185,7 @@ class MixHandler(Callback):
         if self.terms: raise ValueError(f"`{type(self).__name__}` mixes the losses for two targets, and "
             f"`{self.terms[0]}` of the loss would be that for one of them: leave out `{type(self).__name__}`, or the "
             "`LossMetric` of training, as by `Recorder(train_metrics=False)`")
-        mixing,same = self.counted or self._mixing(),learn.loss_grad is learn.loss
+        mixing,same = self.counted or self.mixing,learn.loss_grad is learn.loss
         added = mixing.added(learn.loss_func, learn.pred, learn.yb) # the loss may have terms of other callbacks
         if self.counted: learn.yb,self.counted = self.counted.yb,None
         learn.loss = learn.loss+added
