@@ -21,12 +21,12 @@ from ..core.checks import checked,whole
 from ..core.events import CancelFitException
 from ..core.callback import Callback
 from ..data.batches import find_bs,map_tensors,rows_of,tensors_in
+from ..data.loader_state import first_batch
 from ..model.hypers import parts_of
 from ..model.optimizer import params_of
 from ..restore.places import model_and_loss
 from ..record.history import History,Row
 from ..loop.learner import Learner
-from ..result.show import first_batch
 from ..schedule.trial import trial
 
 # %% ../../nbs/inspect/07_memory.ipynb #Saved

@@ -19,12 +19,12 @@ from torch.nn.parameter import is_lazy
 from fastcore.basics import patch
 from ..core.checks import checked,short_name
 from ..data.batches import to_device
+from ..data.loader_state import first_batch
 from .hooks import Hooks
 from ..loop.learner import Learner
 from ..record.history import Row
 from ..model.groups import param_counts,param_groups
 from ..model.weights import unwrapped
-from ..result.show import first_batch
 
 # %% ../../nbs/inspect/03_summary.ipynb #Summary
 _heads = 'Layer','Type','Output','Params','Trained'
