@@ -970,8 +970,6 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                          'learner.data.generators._inside_another': ( 'data/generators.html#_inside_another',
                                                                                       'learner/data/generators.py'),
                                          'learner.data.generators._memory': ('data/generators.html#_memory', 'learner/data/generators.py'),
-                                         'learner.data.generators._python_memory': ( 'data/generators.html#_python_memory',
-                                                                                     'learner/data/generators.py'),
                                          'learner.data.generators._read_numpy': ( 'data/generators.html#_read_numpy',
                                                                                   'learner/data/generators.py'),
                                          'learner.data.generators.get_state': ( 'data/generators.html#get_state',

@@ -166,8 +166,8 @@ def test_epoch_bytecodes(valid, most):
 @pytest.mark.parametrize('draw',
     [random.random, lambda: random.gauss(0, 1), lambda: random.shuffle([1,2,3]), lambda: random.getrandbits(8),
         lambda: np.random.rand(), lambda: np.random.randn()])
-def test_global_generators_are_read_where_they_have_moved(draw):
-    "Their states are long: reading both takes longer than the rest of a pause. Each is read again after any draw"
+def test_states_of_global_generators_are_new_where_they_have_moved(draw):
+    "Their states are long, and stay the same objects until a draw: what compares or copies them is done at once"
     names = 'python','numpy'
     first,again = random_state(),random_state()
     assert all(again[k] is first[k] for k in names)

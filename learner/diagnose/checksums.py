@@ -8,7 +8,6 @@ Two runs can be compared bit by bit without keeping their bits: a checksum is a 
 __all__ = []
 
 # %% ../../nbs/diagnose/08_checksums.ipynb #imports
-import random
 from functools import cache
 from zlib import crc32
 import numpy as np
@@ -85,7 +84,7 @@ _last_python = None,0 # likewise
 def _sum_of_python():
     global _last_python
     if (state := python_state()) is not _last_python[0]:
-        _,key,gauss = random.getstate()
+        _,key,gauss = state
         _last_python = state,(hash(key) & (2**48-1)) + (gauss or 0.) # of numbers: the same in every process
     return _last_python[1]
 
