@@ -122,9 +122,9 @@ def is_of_samples(
     "Whether it is a list of samples rather than of fields: by the lengths of its tensors, or of those in its elements"
     if not isinstance(b, list): return False
     arrays = [o for o in leaves_in(b) if isinstance(o, _arrays)]
-    numbers,differ = [not o.ndim for o in arrays],len({len(o) for o in arrays if o.ndim})>1
-    if len(arrays)<len(b) or not all(isinstance(o, _arrays) for o in b): return _alike(b) and (differ or any(numbers))
-    return all(numbers) if any(numbers) else differ
+    some,differ = any(not o.ndim for o in arrays),len({len(o) for o in arrays if o.ndim})>1 # single numbers; lengths
+    if not all(isinstance(o, _arrays) for o in b): return _alike(b) and (differ or some)
+    return all(not o.ndim for o in arrays) if some else differ
 
 def _alike(b):
     "Whether all elements are mappings with the same keys, or of one other type, but no lists"

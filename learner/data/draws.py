@@ -98,7 +98,7 @@ class _Source:
 
 def _observable(dl): return isinstance(dl, DataLoader) and type(dl).__iter__ is DataLoader.__iter__
 
-def _observed(dl, carry=False, states=None, deal=None):
+def _observed(dl, carry, states, deal):
     "A source that records batch indices; its workers are new ones, and begin with `states` if there are any"
     res,workers = _Source(copy(dl)),_WorkerState(dl, states)
     attrs = vars(res.loader) # assigned past torch's `__setattr__`, which refuses to change a loader
@@ -121,7 +121,7 @@ class _Pass:
     at_start = None # generator states at its beginning, if they were noted
     iterator = None # over the source
     cut_from = None # size of the batch of which the deal gave a part just now, where it cuts batches
-    def __init__(self, dl, carry=False, deal=None):
+    def __init__(self, dl, carry, deal):
         self.dl,self.source,self.deal = dl,_Source(dl),deal
         if carry or deal is not None or not getattr(dl, 'persistent_workers', False): self.observe(carry)
 

@@ -90,8 +90,7 @@ def put_counts(
     counters = _counters(dl)
     for k in moved:
         owner,_,n = k.partition('.')
-        if k not in counts or owner not in counters: continue
-        if getattr(counters[owner], n, _absent)!=counts[k]: vars(counters[owner])[n] = counts[k]
+        if k in counts and owner in counters: vars(counters[owner])[n] = counts[k]
 
 @contextmanager
 def keep_counts(
@@ -110,8 +109,6 @@ def moved_counts(was, now):
     "Names of what has moved, or is new, between two `counts_of`"
     def same(k, v): return k in was and was[k]==v and type(was[k]) is type(v)
     return [k for k,v in now.items() if not same(k, v)]
-
-_absent = object()
 
 # %% ../../nbs/data/05_loader_state.ipynb #EpochNumbers
 def _takes_number(f):
