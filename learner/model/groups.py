@@ -34,8 +34,7 @@ def trainable_params(
     "Those parameters of `m` that require a gradient now"
     return [p for p in m.parameters() if p.requires_grad]
 
-_rms_norm = [nn.RMSNorm] if hasattr(nn, 'RMSNorm') else []
-norm_types = (nn.modules.batchnorm._NormBase, nn.LayerNorm, nn.GroupNorm, *_rms_norm) # layers that normalize
+norm_types = nn.modules.batchnorm._NormBase,nn.LayerNorm,nn.GroupNorm,nn.RMSNorm # layers that normalize
 
 @checked
 def norm_bias_params(

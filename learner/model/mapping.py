@@ -157,7 +157,7 @@ def takes_tensors(loss_func):
     if isinstance(loss_func, partial): return takes_tensors(loss_func.func)
     if isinstance(loss_func, (BaseLoss,DiceLoss)): return True
     home = getattr(loss_func, '__module__', None) or ''
-    return home.startswith(('torch.nn.','torch._C')) or home==BaseLoss.__module__!='__main__'
+    return home.startswith(('torch.nn.','torch._C')) or home==BaseLoss.__module__
 
 # %% ../../nbs/model/07_mapping.ipynb #needs_no_targets
 def needs_no_targets(loss_func):

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 # %% ../../nbs/values/02_tensors.ipynb #kinds
-usual_tensors = torch.Tensor,nn.Parameter,getattr(nn, 'Buffer', nn.Parameter)
+usual_tensors = torch.Tensor,nn.Parameter,nn.Buffer
 
 _csr,_csc = ('crow_indices','col_indices','values'),('ccol_indices','row_indices','values')
 compressed = {**dict.fromkeys([torch.sparse_csr,torch.sparse_bsr], _csr),
