@@ -102,15 +102,14 @@ def seeds_needed(
     effect:float, # True difference of the means
     sds, # Standard deviations of both groups, or of the differences of pairs alone
     level:float=.95, # Of the interval
-    goal:float=.8, # Power
 ) -> int|None: # Of each group; None if there are more than 10,000
-    "How many seeds show a difference with a probability of `goal`"
+    "How many seeds show a difference with a probability of 80%"
     var = [o*o for o in sds]
     if not effect: return None
     if not sum(var): return 2
     def enough(n):
         df = (n-1)*sum(var)**2/sum(o*o for o in var)
-        return power(abs(effect)/sqrt(sum(var)/n), df, level)>=goal
+        return power(abs(effect)/sqrt(sum(var)/n), df, level)>=.8
     low,high = 1,most_seeds
     if not enough(high): return None
     while high-low>1:
