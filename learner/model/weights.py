@@ -111,9 +111,9 @@ class Mismatch(NamedTuple):
         found = {k:v for k,v in zip(('missing','unexpected','other shapes'), self) if v}
         return '; '.join(f'{k}: {listed(v, 4)}' for k,v in found.items())
 
-# %% ../../nbs/model/06_weights.ipynb #as_before
+# %% ../../nbs/model/06_weights.ipynb #weights_undone_on_error
 @contextmanager
-def as_before(model):
+def weights_undone_on_error(model):
     "After an error, `model` has the weights that it had before"
     state = model.state_dict()
     for k,v in [*state.items()]:
@@ -133,7 +133,7 @@ def load_weights(
     only=None, # Patterns of names such as `body.*`, one or several; default: all
 ) -> Mismatch: # What did not match
     "Copy tensors into `model`: all that was asked for, or after an error nothing"
-    with as_before(model): return put_weights(model, state, strict, only)
+    with weights_undone_on_error(model): return put_weights(model, state, strict, only)
 
 # %% ../../nbs/model/06_weights.ipynb #match_names
 def _find(name, ours):

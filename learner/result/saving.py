@@ -139,21 +139,17 @@ def _states(opt, saved):
     numbers = [i for g in saved['param_groups'] for i in g['params']]
     return [(p, saved['state'].get(i, {})) for p,i in zip(params_of(opt), numbers)]
 
-def _restore_values(opt, saved):
-    "Give state that has no tensors the types that it has in the file: torch makes other strings and dicts of them"
+def _restore_types(opt, saved, of_tensors):
+    "Give state the types that it has in the file: torch makes other strings and dicts, and tensors like the parameter"
     for p,state in _states(opt, saved):
         values = {k:v for k,v in state.items() if next(tensors_in(v), None) is None}
         if values: opt.state[p].update(copied(values))
-
-def _restore_types(opt, saved):
-    "Give state tensors the types that they have in the file"
-    for p,state in _states(opt, saved):
-        for k,v in state.items():
+        for k,v in state.items() if of_tensors else ():
             now = opt.state[p].get(k)
             tensors = isinstance(v, torch.Tensor) and isinstance(now, torch.Tensor)
             if tensors and v.dtype!=now.dtype: opt.state[p][k] = v.to(now.device, copy=True)
 
-# %% ../../nbs/result/06_saving.ipynb #fit_opt
+# %% ../../nbs/result/06_saving.ipynb #put_opt
 def _types(weights): return {o.dtype for o in weights.values() if isinstance(o, torch.Tensor) and o.is_floating_point()}
 
 def _groups_in(saved):
@@ -170,7 +166,7 @@ def _in_own_format(opt, saved):
     "Whether `saved` is for a `load_state_dict` of the optimizer's own alone"
     return _loads_itself(opt) and not all(k in saved for k in ('param_groups','state'))
 
-def _fit_groups(learn, opt, groups):
+def _split_alike(learn, opt, groups):
     "Have weight decay split the groups as it has split `groups`; returns whether it had split ours"
     ours,theirs = (any('spared' in g for g in o) for o in (opt.param_groups, groups))
     if theirs: spare(opt, norm_bias_params(learn.model))
@@ -181,16 +177,16 @@ def _split_as_in_fit(learn, opt):
     "Have weight decay split the groups if a fit of `learn` would"
     if learn.wd is not None and not learn.wd_bn_bias and 'wd' in hypers(opt): spare(opt, norm_bias_params(learn.model))
 
-def _fit_own(learn, opt, saved):
+def _put_own(learn, opt, saved):
     "Load a state in an optimizer's own format, with tensors where they are used, as `torch.load` would have them"
     groups = _groups_in(saved) # without any, state goes by position: in the groups that a fit has split
-    if groups: was_split = _fit_groups(learn, opt, groups)
+    if groups: was_split = _split_alike(learn, opt, groups)
     else: was_split = False; _split_as_in_fit(learn, opt)
     def there(t): return t.to(learn.device if t.ndim else t.device, copy=True) # torch counts steps on the CPU
     opt.load_state_dict(map_tensors(there, saved))
     if was_split: spare(opt, norm_bias_params(learn.model))
 
-def _fit_one(learn, opt, saved, same_types, order):
+def _put_one(learn, opt, saved, same_types, order):
     for k in ('param_groups','state'):
         if k in saved: continue
         raise ValueError(f"the saved state is not one of `{type(opt).__name__}`, because it has no `{k}`")
@@ -199,7 +195,7 @@ def _fit_one(learn, opt, saved, same_types, order):
     lacks = [k for k in settings if not all(k in g for g in groups)]
     if lacks: raise ValueError(
         f"the saved state is not one of `{type(opt).__name__}`, because it has no `{lacks[0]}`")
-    was_split = _fit_groups(learn, opt, groups)
+    was_split = _split_alike(learn, opt, groups)
     if len(groups)>len(opt.param_groups) and not _loads_itself(opt): raise ValueError(f"the saved state has "
         f"{len(groups)} parameter groups, and the optimizer has {len(opt.param_groups)}: give the `splitter` of then; "
         "and if a callback has added groups, add them before, by `learn.create_opt()` and "
@@ -214,18 +210,17 @@ def _fit_one(learn, opt, saved, same_types, order):
     opt.load_state_dict({**saved, 'param_groups': groups})
     for g,was in zip(opt.param_groups, before): keep_tensors(g, was, shared) # that torch replaces
     for g,kept in zip(opt.param_groups, uncopied): g.update(copied(kept))
-    _restore_values(opt, saved)
-    if same_types: _restore_types(opt, saved)
+    _restore_types(opt, saved, same_types)
     if was_split: spare(opt, norm_bias_params(learn.model))
 
-def fit_opt(learn, saved, weights):
+def put_opt(learn, saved, weights):
     "Load the state of a torch optimizer, or of several as one. `weights` were saved with it"
     if learn.opt is None: learn.create_opt()
-    _fit_all(learn, learn.opt, saved, weights)
+    _put_all(learn, learn.opt, saved, weights)
     learn.note_rates() # those of the file will be no news to a fit
 
-def _fit_all(learn, opt, saved, weights):
-    if _in_own_format(opt, saved): return _fit_own(learn, opt, saved)
+def _put_all(learn, opt, saved, weights):
+    if _in_own_format(opt, saved): return _put_own(learn, opt, saved)
     opts,states = parts_of(opt),saved['opts'] if 'opts' in saved else [saved]
     if len(opts)!=len(states) or isinstance(opt, OptimList)!=('opts' in saved):
         theirs = f"{len(states)} optimizer{'s as one' if 'opts' in saved else ''}"
@@ -233,13 +228,13 @@ def _fit_all(learn, opt, saved, weights):
     same_types = _types(weights)==_types(weights_of(learn.model))
     order = order_here(learn.model, weights)
     for o,s in zip(opts, states):
-        if _in_own_format(o, s): _fit_own(learn, o, s)
-        else: _fit_one(learn, o, s, same_types, order)
+        if _in_own_format(o, s): _put_own(learn, o, s)
+        else: _put_one(learn, o, s, same_types, order)
     if isinstance(opt, OptimList): opt.n = saved['n']
 
-# %% ../../nbs/result/06_saving.ipynb #untouched
+# %% ../../nbs/result/06_saving.ipynb #undone_on_error
 @contextmanager
-def untouched(learn, file):
+def undone_on_error(learn, file):
     "Restore weights and optimizer if the `with` block raises an error"
     was,lr = learn.opt,learn.lr
     opt = learn.opt_func if was is None and isinstance(learn.opt_func, torch.optim.Optimizer) else was
@@ -262,7 +257,7 @@ def _read_bare(file, device):
 
 def _load_opt(learn, saved, weights):
     learn.to_device() # state goes where the parameters are
-    try: fit_opt(learn, saved, weights)
+    try: put_opt(learn, saved, weights)
     except Exception as e:
         why = e if isinstance(e, ValueError) else repr(e)
         raise ValueError(f"The state of the optimizer does not fit: {why}. "
@@ -322,7 +317,7 @@ def load(self:Learner,
     file = find_file(file, self.path/self.model_dir)
     check_exists(file)
     saved = (_read_bare if _is_bare(file) else read_plain)(file, 'cpu' if device is None else device)
-    with untouched(self, file), file_events(self, 'load', file, saved):
+    with undone_on_error(self, file), file_events(self, 'load', file, saved):
         trained = to_eval(self.opt) # the weights of a file are for use
         state,of_loss,opt,name = _parts(self.saved)
         unmatched = put_weights(self.model, state, strict, only)

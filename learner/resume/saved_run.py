@@ -46,7 +46,7 @@ from ..model.hypers import get_hyper,hypers,parts_of,set_hyper,with_added
 from ..model.optimizer import clear_state,own_attrs,params_of
 from ..model.weights import hidden_of,load_weights,put_hidden,refuse_lazy,unwrapped,weights_of
 from ..record.files import on_cpu
-from ..result.saving import fit_opt,order_here
+from ..result.saving import order_here,put_opt
 from .encoding import Decoder,Encoder,decode,encode
 from .origin import Origin,versions
 
@@ -143,7 +143,7 @@ class OptState:
     def _load(self, learn, weights):
         if learn.opt is None: learn.create_opt()
         own = {k for g in learn.opt.param_groups for k in g}
-        fit_opt(learn, self.opt, weights)
+        put_opt(learn, self.opt, weights)
         for g in learn.opt.param_groups:
             for k in _of_schedulers-own: g.pop(k, None) # the scheduler of the run puts them there again
 

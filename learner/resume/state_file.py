@@ -36,7 +36,7 @@ from ..model.optimizer import params_of
 from ..record.files import check_exists,check_plain,file_path,find_file,read_plain,torch_save
 from ..record.files import write_to
 from ..restore.tensors import SampledTensor,unique_tensors
-from ..result.saving import file_events,untouched
+from ..result.saving import file_events,undone_on_error
 from .saved_run import SavedRun,unsaved_attrs
 
 # %% ../../nbs/resume/04_state_file.ipynb #warn_unsaved
@@ -132,7 +132,8 @@ def read_state(
 ): # The run, as a `Stopped` fit, or None
     "Read a state file; after an error, weights, attributes and optimizer are as they were"
     attributes = learn.route.attributes
-    with untouched(learn, file), file_events(learn, 'load_state', file, read_plain(file) if saved is None else saved):
+    with (undone_on_error(learn, file),
+            file_events(learn, 'load_state', file, read_plain(file) if saved is None else saved)):
         run = SavedRun.read(learn.saved)
         if resumes and run.state.at is None:
             raise ValueError(f"`{file}` was saved between fits, so that there is no run to resume")
