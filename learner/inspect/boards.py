@@ -32,6 +32,8 @@ class BoardLogger(Logger):
         rows, # A list of texts for each row
     ): "Log a table"
 
+    def _values(self, row, kind): return {k if kind=='row' else f'batch/{k}':v for k,v in numbers(row).items()}
+
     def log_figure(self,
         name:str, # Its name on the board
         fig, # A figure of matplotlib
@@ -102,7 +104,7 @@ class TensorBoardLogger(BoardLogger):
 
     def log(self, row, step, kind):
         from tensorboard.compat.proto.summary_pb2 import Summary
-        vals = {k if kind=='row' else f'batch/{k}':v for k,v in numbers(row).items()}
+        vals = self._values(row, kind)
         summary = Summary(value=[Summary.Value(tag=k, simple_value=v) for k,v in vals.items()]) # one event for all
         self.writer.file_writer.add_summary(summary, step)
         if kind=='row': self.writer.flush()
@@ -154,7 +156,7 @@ class WandbLogger(BoardLogger):
         self.board.config.update(dict(run_config=config), allow_val_change=True)
 
     def log(self, row, step, kind):
-        vals = {k if kind=='row' else f'batch/{k}':v for k,v in numbers(row).items()}
+        vals = self._values(row, kind)
         for k in vals.keys()-self.names: self.board.define_metric(k, step_metric='iter')
         self.names |= vals.keys()
         self.board.log({**vals, 'iter': step})

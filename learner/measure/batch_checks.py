@@ -21,7 +21,7 @@ from ..data.batches import leaves_in,map_tensors,rows_of,tensors_in
 from ..model.loss_properties import has_mixed_means,inexact_parts,is_of_own_class,items_of,loss_of
 from ..model.loss_properties import n_items,n_samples,reduction_of,says_its_items
 from ..model.mapping import needs_no_targets,outputs
-from ..model.own_losses import own_loss
+from ..model.own_losses import has_hooks,is_power_of_two,own_loss
 from ..model.weights import unwrapped
 from .metrics import AvgMetric
 from .advice import ShapeCheck,evaluating,try_metrics
@@ -154,7 +154,7 @@ class Averages:
     def __call__(self, learn) -> bool: # Whether there is nothing left to ask
         if self.open is None: self.open = self._unsaid(learn)
         self.n += 1
-        if self.open and not self.n&(self.n-1): # 1, 2, 4, 8 …: the last of these is from the second half
+        if self.open and is_power_of_two(self.n): # the last of these is from the second half
             if (part := _part_of(learn)) is None: return True
             batch = SimpleNamespace(of=(part.pred, *part.yb), n=self.n, loss=self.avg_loss and part.loss,
                 sizes=[o and (n_items if o[0] is self.avg_loss else n_samples)(part) for o in self.open])
@@ -211,7 +211,7 @@ class OwnLoss:
     def __call__(self, learn) -> bool: # Whether there is nothing left to ask
         if not _from_model(learn): return True
         self.n += 1
-        if self.n&(self.n-1): return False
+        if not is_power_of_two(self.n): return False
         batch,bs = (learn.xb, learn.yb),n_samples(learn) or 0
         if check_own_loss(learn, batch, bs): return True
         try:
@@ -233,7 +233,7 @@ def check_own_loss(
     "Warn if the loss that the model returns is no average over samples, or over the targets that count"
     if not isinstance(learn.loss, torch.Tensor): return
     if _may_change(learn, 'after_pred', 'after_loss'): return
-    if any(o._forward_hooks or o._forward_pre_hooks for o in learn.model.modules()): return
+    if has_hooks(learn.model): return
     with getattr(learn, 'unchanged', keep_random)(), torch.no_grad(): res = _together_and_in_parts(learn, batch, bs)
     if res is None: return
     n,whole,mean = res[0],float(res[1]),res[2]

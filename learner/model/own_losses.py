@@ -120,6 +120,8 @@ class OwnLosses(Dispatcher):
         return self.recognized_loss and self.recognized_loss.loss_func
 
 # %% ../../nbs/model/08_own_losses.ipynb #recognize_batch
+def is_power_of_two(n): return n>0 and not n&(n-1)
+
 def recognize_batch(learn, loss):
     "Find out which loss the model has returned for the running batch, and let predictions and targets be `aligned`"
     known = learn.recognized_loss
@@ -127,7 +129,7 @@ def recognize_batch(learn, loss):
     if learn.iter==0 or known is None:
         learn.recognized_loss = recognize(loss, learn.pred, *learn.yb, shift_of=shift) or known
         if known!=unknown and learn.recognized_loss==unknown: warn_of_shift(learn)
-    elif known==unknown and learn.training and not learn.iter&(learn.iter-1): # 1, 2, 4, 8 …
+    elif known==unknown and learn.training and is_power_of_two(learn.iter):
         learn.recognized_loss = Recognized(None, shift()) # not in an evaluation, which compares all batches alike
     learn.pred,learn.yb = aligned(learn, learn.pred, learn.yb)
 
@@ -144,13 +146,15 @@ def warn_of_shift(learn):
         "next targets, write `metrics=lambda pred, targ: accuracy(pred[:,:-1], targ[:,1:])`")
 
 # %% ../../nbs/model/08_own_losses.ipynb #find_shift
+def has_hooks(model): return any(o._forward_hooks or o._forward_pre_hooks for o in model.modules())
+
 def find_shift(learn, loss, pred, *targs):
     """Whether the model's own loss compares `shifted` targets: as found before, or by its gradient for a few samples.
     Where hooks would count these, by the gradient in the graph of the batch; None if it does not tell"""
     known = [o.shifts for o in learn.recognized_losses.values() if o is not None and o.shifts is not None]
     if known: return known[-1]
-    hooked = any(o._forward_hooks or o._forward_pre_hooks for o in learn.model.modules())
-    with suppress(Exception): return shift_of(loss, pred, *targs, keep=True) if hooked else shift_again(learn)
+    with suppress(Exception):
+        return shift_of(loss, pred, *targs, keep=True) if has_hooks(learn.model) else shift_again(learn)
 
 def eager():
     "A context in which nothing is compiled; it does not import the compiler"

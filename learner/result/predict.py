@@ -20,7 +20,7 @@ from ..core.checks import brief,checked,is_number
 from ..data.batches import map_tensors,rows_of
 from ..data.sampling import by_number,in_order
 from ..loop.learner import Learner
-from .preds import gather,input_shapes,know_loss,splitting
+from .preds import fields_of,gather,input_shapes,know_loss,splitting
 
 # %% ../../nbs/result/02_predict.ipynb #decision
 def decision(
@@ -41,15 +41,13 @@ def _class(i, vocab):
     except LookupError: raise ValueError(f"`vocab` names {len(vocab)} classes, but there is a class {i}") from None
 
 # %% ../../nbs/result/02_predict.ipynb #predict
-def _named(xb): return xb.items() if isinstance(xb, Mapping) else enumerate(xb)
-
 def _check_one(learn, b):
     "Refuse an item that has other inputs than a sample, lists for tensors, or an axis more, as a batch has"
     shapes = input_shapes(learn)
     if isinstance(b, list) and 1<len(shapes)!=len(b) and 0 in shapes: raise ValueError(
         f"A sample of `dls` has {len(shapes)} inputs, but `item` has {len(b)}: "
         f"write `learn.predict(({', '.join(f'x{i+1}' for i in range(len(shapes)))}))`, without the target")
-    for k,x in _named(b):
+    for k,x in fields_of(b):
         shape,named = shapes.get(k),isinstance(b, Mapping)
         if shape is None: continue
         if named and isinstance(x, list): raise ValueError(

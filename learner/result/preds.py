@@ -291,6 +291,10 @@ def _one_sample(dl):
     if isinstance(dl, (list,tuple)): return dl[0]
     return dl.collate_fn([dl.dataset[0]]) if by_number(dl) else None
 
+def fields_of(xb):
+    "Inputs by name or position"
+    return xb.items() if isinstance(xb, Mapping) else enumerate(xb)
+
 def input_shapes(
     learn, # A learner
 ) -> dict: # By position or name; None for what is no tensor, and empty where no loader tells
@@ -300,8 +304,7 @@ def input_shapes(
     with suppress(Exception), learn.unchanged(dl): # its files may be gone
         if (b := _one_sample(dl)) is not None:
             xb = dls.split(b)[0]
-            named = xb.items() if isinstance(xb, Mapping) else enumerate(xb)
-            shapes = {k:v.shape[1:] if isinstance(v, torch.Tensor) else None for k,v in named}
+            shapes = {k:v.shape[1:] if isinstance(v, torch.Tensor) else None for k,v in fields_of(xb)}
     return _shapes.setdefault(dls, shapes)
 
 def split_for(
