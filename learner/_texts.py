@@ -1829,7 +1829,10 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
  'n_items': 'Parameters:\n\n- `learn`: Has a batch\n- `count`: `count(learn)` decides instead',
  'n_samples': 'Parameters:\n\n- `learn`: Has a batch',
  'named': 'Parameters:\n\n- `o`: A target or a decision; None for none\n- `vocab`: Names of the classes',
- 'nearest': 'Parameters:\n\n- `name`: What was written\n- `names`: What could have been meant',
+ 'nearest': 'Parameters:\n'
+            '\n'
+            '- `name`: What was written, as a text or anything else\n'
+            '- `names`: What could have been meant',
  'norm_bias_params': 'Parameters:\n'
                      '\n'
                      '- `m`: The model\n'

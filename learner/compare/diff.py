@@ -41,7 +41,7 @@ def _file_of(file, folders):
     if res is not None: return res
     names = [o.name for p in tried if p.parent.is_dir() for o in p.parent.iterdir()]
     places = ' nor '.join(f'`{o}`' for o in dict.fromkeys(tried))
-    raise FileNotFoundError(f"There is no file of a run: neither {places}.{nearest(str(file), names)}")
+    raise FileNotFoundError(f"There is no file of a run: neither {places}.{nearest(file, names)}")
 
 def _in_file(file, folders):
     "The trail in a file"

@@ -256,7 +256,7 @@ def _check_learner(learn, fit, model, args):
     "Refuse what cannot be trained several times"
     if learn.mode is not None: raise RuntimeError(f"`seeds` cannot start inside a running `{learn.mode}`")
     if not callable(method := getattr(Learner, str(fit), None)):
-        near = nearest(str(fit), [o for o in dir(Learner) if 'fit' in o])
+        near = nearest(fit, [o for o in dir(Learner) if 'fit' in o])
         raise ValueError(f"`fit` is the name of a method that trains, but got {brief(fit)}.{near}")
     _check_args(args, method)
     if model is not None and not callable(model) or isinstance(model, nn.Module):

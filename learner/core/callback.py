@@ -24,7 +24,7 @@ from .events import AnyOf,Filter,cancels,event,in_phases,moments,ours
 # %% ../../nbs/core/03_callback.ipynb #Flags
 _in_loop = {ev for ev,_ in moments()}
 flags = 'order','run','run_train','run_valid','only_fit'
-_watched = *flags,'name' # attributes that do more than to hold a value
+_checked_attrs = *flags,'name' # assigning one is checked, and refreshes the handlers
 
 def check_flag(cb, k, v):
     "Refuse a value that flag `k` of a callback cannot have: a method or a text, or an `order` that is no number"
@@ -93,9 +93,9 @@ class State:
 
 # %% ../../nbs/core/03_callback.ipynb #weak
 class weak:
-    "An attribute that `refer` sets without keeping its value alive. None at first, and when the value is gone"
+    "A reference that does not keep its object alive: None before `refer` sets it, and when the object is gone"
     def __set_name__(self, cls, name): self.name,self.key = name,f'_{name}_ref'
-    def __get__(self, o, cls=None):
+    def __get__(self, o, cls=None): # without `__set__`, so that `hold` can put an ordinary reference over it
         r = None if o is None else o.__dict__.get(self.key) # `vars` takes longer
         return r and r()
 
@@ -106,7 +106,7 @@ def refer(o, name, v):
     own[f'_{name}_ref'] = v if v is None else ref(v)
 
 def hold(cbs, learn):
-    "Give `cbs` an ordinary reference to `learn` while it runs; None takes that away at the end"
+    "While `learn` runs, give `cbs` an ordinary reference to it, which is read faster than a weak one. None ends that"
     for cb in cbs:
         own = vars(cb)
         if learn is not None: own['learn'] = learn
@@ -166,7 +166,7 @@ class Attached(GetAttr):
         raise AttributeError(f"{owner} `{k}`.{near}", name=k, obj=self) from None
 
     def __setattr__(self, k, v):
-        if k in self.__dict__ and k not in _watched: return object.__setattr__(self, k, v) # fast, for every batch
+        if k in self.__dict__ and k not in _checked_attrs: return object.__setattr__(self, k, v) # fast, for every batch
         learn,me = self.learn,type(self).__name__
         if k=='name': return self._set_name(v)
         if k in event:

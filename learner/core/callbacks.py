@@ -114,7 +114,7 @@ def _message(frame):
     return getattr(shell, 'parent_header', None) or {}
 
 def place():
-    "The run that goes on, of a cell or a script, and the name of what runs; None if it has no name of its own"
+    "Which run of a cell or script attaches a callback, and a name that stays when it runs again; None if it has none"
     f = innermost_frame(lambda o: is_top(o) and o.f_code.co_filename!='<timed exec>') # of `%%time`: its cell is outside
     if f is None: return None
     message = _message(f)

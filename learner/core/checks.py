@@ -48,7 +48,7 @@ def _ours(name, names):
 
 # %% ../../nbs/core/01_checks.ipynb #nearest
 def nearest(
-    name:str, # What was written
+    name, # What was written, as a text or anything else
     names, # What could have been meant
 ) -> str: # ` Did you mean …?`, or nothing when no name is close
     "The end of an error message, which proposes the one of `names` that is most like `name`"
@@ -259,7 +259,7 @@ def one_of(
 ):
     "Refuse a value that is not one of `options`"
     if v not in list(options):
-        hint = nearest(str(v), options)
+        hint = nearest(v, options)
         if not hint and 'iter' in options:
             hint = " `iter` counts training batches" + ", `step` optimizer steps"*('step' in options)
         raise ValueError(f"`{name}` is one of {listed(options)}, {got(v)}.{hint}")
@@ -407,8 +407,8 @@ def extra(
     except ModuleNotFoundError as e: raise ModuleNotFoundError(f"{who} needs `{e.name}`, which is not installed: "
         f"`pip install {e.name}`, or this library with its extra `{name}`", name=e.name) from e
 
-# %% ../../nbs/core/01_checks.ipynb #only_one
-def only_one(
+# %% ../../nbs/core/01_checks.ipynb #refuse_second
+def refuse_second(
     cb, # An attached callback
     kind:type, # A class of which only one instance can be switched on
     what:str, # What both would do, as in "`a` and `b` would both …"

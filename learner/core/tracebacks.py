@@ -73,10 +73,10 @@ def warn(
     warnings.warn(text, stacklevel=level)
 
 # %% ../../nbs/core/00_tracebacks.ipynb #empty
-_may_go_on = CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR
+_suspends = CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR
 def empty(frame):
-    "Let go of the variables of a frame that has ended; one that is running cannot be cleared"
-    if frame.f_code.co_flags & _may_go_on and not in_library(frame): return # it would end
+    "Drop the variables of a frame that has ended; one that is running refuses"
+    if frame.f_code.co_flags & _suspends and not in_library(frame): return # clearing it would close a generator
     with suppress(RuntimeError):
         frame.clear()
         frame.f_locals # before Python 3.13: updates a dict of locals that was read earlier
@@ -92,7 +92,7 @@ def _short(tb):
     for o in reversed(kept): tb = TracebackType(tb, o.tb_frame, o.tb_lasti, o.tb_lineno)
     frames = {o.tb_frame for o in kept}
     for o in entries:
-        if o.tb_frame not in frames: empty(o.tb_frame) # that of the user has it as `f_back`
+        if o.tb_frame not in frames: empty(o.tb_frame) # the user's frame keeps it alive, as `f_back`
     return tb
 
 def _tell_in_one_line(e):

@@ -192,7 +192,7 @@ def _size(dl): return f'{length(dl)} batches' if length(dl) is not None else 'un
 def _no_loader(i, names, valids):
     what = f"there are {listed(names)}."
     if i in (1,'valid') and not valids: what = "there is nothing to validate on. `ds_idx=0` is training"
-    return f"No loader {brief(i)}: {what}{nearest(str(i), names)}"
+    return f"No loader {brief(i)}: {what}{nearest(i, names)}"
 
 class _NamedLoaders:
     "Loaders by name and by position: one to train on, those to validate on, and others"

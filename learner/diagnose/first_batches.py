@@ -96,9 +96,9 @@ def check_outside(learn, found): # As `outside` returned them after the first ba
     if others: tell(learn, 'optimizer', f"Parameters of shape {', '.join(others[:4])} are none of the optimizer's. "
         f"{why}: make their module in `__init__` of the model")
 
-# %% ../../nbs/diagnose/06_first_batches.ipynb #check_loss
+# %% ../../nbs/diagnose/06_first_batches.ipynb #check_constant_loss
 enough = 8 # losses
-def check_loss(learn, losses, steps):
+def check_constant_loss(learn, losses, steps):
     if len(losses)<4 or steps<3 or any(o!=losses[0] for o in losses): return
     lrs = [g['lr'] for g in learn.opt.param_groups]
     why = "The learning rate is 0" if not any(lrs) else "Predictions may not depend on the inputs and on the weights " \
@@ -188,7 +188,7 @@ class Checks:
             check_reset(learn, self.states)
             self.grads.close()
         elif what=='loss':
-            if self.exact: check_loss(learn, self.losses.all()[0], learn.opt_step-self.began_at)
+            if self.exact: check_constant_loss(learn, self.losses.all()[0], learn.opt_step-self.began_at)
         elif self.rec.rows: check_values(learn, self.rec)
 
     def close(self):

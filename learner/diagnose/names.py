@@ -223,11 +223,10 @@ def _arguments(f):
     except (TypeError,ValueError): return ()
 
 # %% ../../nbs/diagnose/04_names.ipynb #moments
-around = 'before_fit','before_epoch','before_train','before_draw' # before the first batch
-in_batch = ('after_draw','before_batch','after_pred','after_loss','before_backward','after_backward','before_step',
-    'after_step','before_zero_grad','after_zero_grad','after_batch')
-outside = ('cleanup_batch','after_train','cleanup_train','before_validate','after_validate','cleanup_validate',
-    'after_epoch','cleanup_epoch','before_row','after_row','after_fit','cleanup_fit')
+_usual = [ev for ev in dict(moments()) if '_cancel_' not in ev and ev not in ('cleanup_backward','cleanup_step')]
+_begin,_end = _usual.index('after_draw'),_usual.index('cleanup_batch')
+around,in_batch = _usual[:_begin],_usual[_begin:_end] # before the first batch, and in each
+outside = *_usual[_end:],'before_row','after_row'
 made_at = dict(batch='after_draw', xb='before_batch', yb='before_batch', x='before_batch', y='before_batch',
     pred='after_pred', loss='after_loss', loss_grad='after_loss')
 used_at = dict(batch='before_batch', xb='after_pred', x='after_pred', loss_grad='after_backward') # the others later

@@ -16,6 +16,7 @@ from fastcore.basics import patch
 from ..core.checks import checked
 from ..core.dispatch import loop_events
 from ..record.history import History,Row
+from ..record.recorder import new_axes
 from ..loop.learner import Learner
 from ..schedule.trial import trial
 from ..inspect.profile import HandlerStack
@@ -96,9 +97,7 @@ class RunTrace(History):
     ): # The axes
         "When each callback ran; shaded where it was in a validation"
         names = list(dict.fromkeys(o.callback for o in self))[::-1]
-        if ax is None:
-            import matplotlib.pyplot as plt
-            ax = plt.subplots(figsize=(7, 1+.3*len(names)))[1]
+        if ax is None: ax = new_axes((7, 1+.3*len(names)))
         end = max((o.start+o.ms for o in self), default=0.)
         for o in self:
             ax.barh(names.index(o.callback), max(o.ms, end/400), left=o.start, color='C1' if o.writes else 'C0')

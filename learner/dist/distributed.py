@@ -37,7 +37,7 @@ from ..resume.checkpoint import SigtermHandler
 from ..resume.rewind import Rewind
 from .processes import num_distrib,processes
 from .shares import Peers,check_same_samples,check_whole,share_of
-from .merging import Others,check_mergeable,merge_phase,states_of
+from .merging import Others,check_mergeable,gathered_states,merge_phase
 from .agreement import Agreement
 from .engine import Engine,let_sum_be_whole,synced_norms,weigh
 from .sharding import ShardedEngine
@@ -209,7 +209,7 @@ class Membership:
     ):
         "Let all have the same metrics, and after training the same buffers and random numbers"
         metrics,engine,trained = metrics_of(self.learn),self.agreement.engine,phase=='train'
-        mine = [states_of(metrics.now)]
+        mine = [gathered_states(metrics.now)]
         if trained: mine += [engine.norms(), self.procs.is_first and random_state()]
         with self.agreement.cancels.when_over(phase):
             states,*after_training = zip(*self.procs.gather(mine))

@@ -32,7 +32,7 @@ class Whole(nn.Module):
         self._ddp_params_and_buffers_to_ignore = [k for k,_ in self.named_buffers()]
     def forward(self, run): return run()
 
-def trained(module): return [id(o) for o in module.parameters() if o.requires_grad]
+def trained_ids(module): return [id(o) for o in module.parameters() if o.requires_grad]
 
 # %% ../../nbs/dist/05_engine.ipynb #full_precision
 def make_accelerator(learn, **kwargs):
@@ -67,7 +67,7 @@ class Averaged:
     @property
     def fits(self):
         "Whether the learner trains the same parameters as when they were wrapped"
-        now = trained(Whole(self.learn.model, self.learn.loss_func))
+        now = trained_ids(Whole(self.learn.model, self.learn.loss_func))
         return now==[id(p) for p,o in zip(self.params, self.flags) if o]
 
     def wrap_again(self):

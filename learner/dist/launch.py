@@ -52,12 +52,12 @@ def functions_held(o, depth=5):
     elif not isinstance(o, (list,tuple)): return []
     return [f for v in o for f in functions_held(v, depth-1)] if depth else []
 
-def attributes_of(o): return vars(o) if isinstance(o, FunctionType) else o.__getstate__()
+def state_of(o): return vars(o) if isinstance(o, FunctionType) else o.__getstate__()
 
 def gathering(learn, cbs):
     "What has gathered something in a fit: callbacks, metrics, and functions that these have"
     own = [*learn.cbs, *cbs, *learn.metrics]
-    return [*own, *(f for o in own for f in functions_held(attributes_of(o)))]
+    return [*own, *(f for o in own for f in functions_held(state_of(o)))]
 
 def known_objects(learn, cbs):
     "The learner and its parts, in the same order in the notebook and in a worker"
@@ -100,7 +100,7 @@ def unsaved_buffers(learn):
 
 def brought_back(learn, every, known) -> bytes:
     "Everything that a fit has changed, pickled"
-    attrs = [{k:p for k,v in attributes_of(o).items() if (p := _packed(v, known)) is not None} for o in every]
+    attrs = [{k:p for k,v in state_of(o).items() if (p := _packed(v, known)) is not None} for o in every]
     own,route = ({k:vars(o)[k] for k in ks if k in vars(o)} for o,ks in ((learn, counted), (learn.route, of_route)))
     return pack(dict(model=learn.model.state_dict(), opt=learn.opt and learn.opt.state_dict(), own=own, route=route,
         state=dict(learn.state), loss=learn.loss_func.state_dict() if isinstance(learn.loss_func, nn.Module) else None,

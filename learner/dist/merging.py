@@ -54,7 +54,7 @@ def check_mergeable(
 # %% ../../nbs/dist/03_merging.ipynb #merge_phase
 def merge_phase(
     phase:PhaseMetrics, # The metrics of the phase that ends
-    every:list, # Their `states_of` in each process, which have seen parts of the samples
+    every:list, # Their `gathered_states` in each process, which have seen parts of the samples
 ):
     "Merge into the metrics of a phase what all processes have gathered"
     _merge_all(phase.now, every)
@@ -62,7 +62,7 @@ def merge_phase(
 
 def _real(metrics): return [m for m in metrics if not isinstance(m, BatchCheck)]
 
-def states_of(metrics):
+def gathered_states(metrics):
     "What metrics have gathered"
     phase = PhaseMetrics()
     phase.now = _real(metrics)
@@ -92,4 +92,4 @@ class Others:
 
     def answer(self):
         "Tell what has been gathered, and be told; all processes do this at the same time"
-        self.told = self.procs.channel.all(states_of(self.phase.outermost))
+        self.told = self.procs.channel.all(gathered_states(self.phase.outermost))

@@ -104,8 +104,8 @@ class Channel:
         "End all connections: others that wait for this process notice it"
         if distributed.is_initialized(): distributed.destroy_process_group()
 
-# %% ../../nbs/dist/01_processes.ipynb #digest
-def digest(place):
+# %% ../../nbs/dist/01_processes.ipynb #place_number
+def place_number(place):
     "A number below 4096, so that sums of squares are exact"
     return crc32(repr(place).encode())%4096
 
@@ -140,7 +140,7 @@ class Processes:
         there = [o for o in numbers if isinstance(o, torch.Tensor)]
         mine = [*(0. if isinstance(o, torch.Tensor) else o for o in numbers), 0., 0., 0.][:3]
         while True:
-            told,x = self.wishes() if news is None else news,digest(self.place())
+            told,x = self.wishes() if news is None else news,place_number(self.place())
             message = torch.tensor([told is not None, x, x*x, *mine], dtype=torch.float64)
             self.channel.add_up(message, seconds)
             self.meetings += 1

@@ -27,7 +27,7 @@ from ..record.files import atomic_folder,hash_of,parts_folder
 from ..technique.averaging import WeightAverage,averaged_in
 from ..technique.mixed_precision import MixedPrecision
 from .processes import ProcessFailed
-from .engine import make_accelerator,trained
+from .engine import make_accelerator,trained_ids
 
 # %% ../../nbs/dist/06_sharding.ipynb #view_of
 def view_of(module, views):
@@ -79,7 +79,7 @@ class Shards:
         learn,self.pairs,self.names = self.learn,{},{}
         self.were = learn.model,learn.loss_func
         learn.model = self._sharded(learn.model, 'model')
-        if isinstance(learn.loss_func, nn.Module) and trained(learn.loss_func):
+        if isinstance(learn.loss_func, nn.Module) and trained_ids(learn.loss_func):
             learn.loss_func = self._sharded(learn.loss_func, 'loss_func')
         to = {i:s for i,(p,s) in self.pairs.items()}
         self.trade_all(to, part_like)

@@ -20,6 +20,7 @@ from ..core.checks import brief,checked,known_args
 from ..data.batches import tensors_in
 from .hooks import HookCallback
 from ..record.history import Row
+from ..record.recorder import new_axes
 
 # %% ../../nbs/inspect/02_activations.ipynb #output_stats
 def _histogram(o, bins, top):
@@ -64,13 +65,6 @@ class OnDevice:
         return self.old
 
 # %% ../../nbs/inspect/02_activations.ipynb #plots
-def _plot_hist(hist, extent, title, figsize, ax):
-    import matplotlib.pyplot as plt
-    if ax is None: ax = plt.subplots(figsize=figsize)[1]
-    ax.imshow(hist.numpy(), origin='lower', aspect='auto', interpolation='nearest', extent=extent)
-    ax.set(xlabel='training batch', ylabel='activation', title=title)
-    return ax
-
 def _plot_stats(batches, vals, title):
     import matplotlib.pyplot as plt
     fig,axs = plt.subplots(1, 3, figsize=(12,3), layout='constrained')
@@ -158,7 +152,10 @@ class ActivationStats(HookCallback):
         "Plot the histograms of layer `idx`: one column per batch, bright where there are many activations"
         hist = self.hist(idx)
         extent = self.batches[0],self.batches[-1]+(self.every or 1),0,self.top
-        return _plot_hist(hist, extent, self._title(idx), figsize, ax)
+        if ax is None: ax = new_axes(figsize)
+        ax.imshow(hist.numpy(), origin='lower', aspect='auto', interpolation='nearest', extent=extent)
+        ax.set(xlabel='training batch', ylabel='activation', title=self._title(idx))
+        return ax
 
     @known_args
     def plot_layer_stats(self,

@@ -222,9 +222,10 @@ def fit_bounds(n_epoch, start_epoch, n_iter, n_step) -> Bounds:
         raise TypeError("`fit` needs an end: `n_epoch`, `n_iter` or `n_step`")
     n_epoch = inf if n_epoch is None else whole('n_epoch', n_epoch)
     n_iter,n_step = (None if v is None else whole(k, v) for k,v in dict(n_iter=n_iter, n_step=n_step).items())
-    if whole('start_epoch', start_epoch)>n_epoch: raise ValueError(
+    start_epoch = whole('start_epoch', start_epoch)
+    if start_epoch>n_epoch: raise ValueError(
         f"`start_epoch` counts epochs that are done, and is at most `n_epoch`, {n_epoch}, but got {start_epoch}")
-    return Bounds(n_epoch, whole('start_epoch', start_epoch), n_iter, n_step)
+    return Bounds(n_epoch, start_epoch, n_iter, n_step)
 
 def prepare(learn, bounds):
     "Get ready to train, and refuse a fit that cannot be bounded so"

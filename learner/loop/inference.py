@@ -29,7 +29,7 @@ from .loop import Loop,of_batch,of_phase
 
 # %% ../../nbs/loop/02_inference.ipynb #release_frames
 class _Frames(list):
-    "To which there can be weak references. A copy of the error, or one in a file, has none"
+    "A list that weak references can point to. Copying or pickling an error leaves its frames out"
     def __reduce__(self): return _Frames,()
 
 def _frames_of(e):
@@ -173,7 +173,8 @@ class InferenceMixin(RestoreMixin):
         self.to_validate = dls
         self.enter_mode(mode)
         if inner or in_run:
-            with self.nested_inference(), nullcontext() if inner else self._own_run(cbs): return self.validate_all()
+            around = nullcontext() if inner else self._own_run(cbs)
+            with self.nested_inference(), around: return self.validate_all()
         self.to_device()
         self.n_epoch,self.start_epoch = 1,0
         with self.route.aside(): self._fit()

@@ -46,7 +46,7 @@ def uninterrupted(
 
 @cache
 def load_optimizers():
-    "Import what torch imports for the first optimizer and its step: it could not be used after an import that was cut"
+    "Have torch import now what its first optimizer step needs: an import that Ctrl-C cuts cannot be repeated"
     with uninterrupted(always=True): torch.optim.SGD([torch.zeros(1, device='cpu')], lr=1.).step()
     gc.collect() # errors that this import has caught hold all frames above them, and so the first learner
 

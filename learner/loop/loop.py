@@ -200,7 +200,7 @@ class LoopState(FitProgress):
 
 # %% ../../nbs/loop/01_loop.ipynb #Phases
 def up_to(n, most):
-    "Of `n` batches, those that a limit of `most` leaves. None: `n` is not known"
+    "At most `most` of `n` batches. None: for `n`, not known; for `most`, no limit"
     return n if None in (n, most) else min(n, most)
 
 class Phases(LoopState):

@@ -61,7 +61,7 @@ class Bounds:
     def put(self, learn): vars(learn).update(vars(self))
 
 # %% ../../nbs/loop/03_position.ipynb #HypersAndGrads
-def _values_for(opt, saved):
+def _by_group(opt, saved):
     "Values for each group of `opt`, of the saved groups, whether or not weight decay has split groups since"
     groups = opt.param_groups
     if len(groups)==len(saved): return saved
@@ -75,8 +75,8 @@ def _values_for(opt, saved):
 @dataclass
 class HypersAndGrads:
     "Hyper-parameters and gradients; the optimizer's own state is not part of it"
-    outside:dict # Hyper-parameters outside of the fit, restored when it ends; a file's `between` is made of them
-    rates:dict   # `lr` and `wd` with which the fit began, called rates for short
+    outside:dict # Hyper-parameters from before the fit, restored at its end; a state file has them as `between`
+    rates:dict   # `lr` and `wd` with which the fit began
     groups:list  # All values of each parameter group
     grads:dict   # Gradients that wait for their step, by parameter
     left:dict|None=None # What the fit leaves in an optimizer that was made during it; None: `outside`, also in files
@@ -92,7 +92,7 @@ class HypersAndGrads:
 
     def put(self, learn):
         opt,shared = learn.opt,{}
-        for g,values in zip(opt.param_groups, _values_for(opt, self.groups)):
+        for g,values in zip(opt.param_groups, _by_group(opt, self.groups)):
             put_in_group(g, {k:v for k,v in values.items() if k!='spared'}, shared)
         if len(opt.param_groups)!=len(self.groups): spare(opt, ()) # weight decay stays 0 where it was
         for p,grad in self.grads.items(): p.grad = grad.to(p.device)
@@ -228,12 +228,13 @@ def _complete_loader(state, learn):
         moved=[*dict.fromkeys([*began.moved, *moved_counts(began.counts, counts)])])
 
 # %% ../../nbs/loop/03_position.ipynb #differences
-def _differences(at, learn, overrides, told, gone, in_memory):
+def _changed_limits(at, now):
+    "In memory, what you have changed meanwhile holds; but an epoch of another length is told"
+    def limits(o): return {k:v for k,v in o.items() if k.startswith('limits')}
+    return changed_settings(limits(at.settings), limits(now))
+
+def _changed_since_file(at, now, overrides, told, gone):
     "Settings that are others than at the position `at`, in words. Of the `overrides`, only those in `told` are named"
-    if at.settings is None: return []
-    now = resume_settings(learn)
-    if in_memory: # what you have changed meanwhile holds; but an epoch of another length is told
-        return changed_settings(*({k:v for k,v in o.items() if k.startswith('limits')} for o in (at.settings, now)))
     was = at.hypers_and_grads.rates
     res = [f"`{k}` was {was.get(k)} when the fit began, and is {v} from here on" for k,v in told.items()]
     lazy = [k for k,v in now.items() if v is None and k.startswith('layers.')] # they have no sizes before they run
@@ -249,10 +250,12 @@ def _warn_of_others(others):
         "numbers, tensors, lists, dicts and sets can")
 
 def _warn_of_changes(at, learn, overrides, told, gone, in_memory):
-    "Warn of what is not as it was at the position `at`; arguments are those of `_differences`"
-    if differs := _differences(at, learn, overrides, told, gone, in_memory):
-        warn(f"The run resumes with other settings than it had: {'; '.join(differs)}")
-    if at.settings and not in_memory: warn_of_samples(samples_in(at.settings), learn.route.at_start.samples)
+    "Warn of what is not as it was at the position `at`"
+    if at.settings is not None:
+        now = resume_settings(learn)
+        differs = _changed_limits(at, now) if in_memory else _changed_since_file(at, now, overrides, told, gone)
+        if differs: warn(f"The run resumes with other settings than it had: {'; '.join(differs)}")
+        if not in_memory: warn_of_samples(samples_in(at.settings), learn.route.at_start.samples)
     _warn_of_others(at.others)
     if at.modules: _warn_of_modules(at.modules, learn.cbs, learn.state)
 

@@ -79,7 +79,7 @@ def different_classes(name, v):
 def one_average(who, average, known):
     "`average`, if it is among the `known` ones"
     if average not in known: raise ValueError(f"`average` of `{who}` is one of {', '.join(map(repr, known))}, "
-        f"but got {brief(average)}.{nearest(str(average), [o for o in known if o])}")
+        f"but got {brief(average)}.{nearest(average, [o for o in known if o])}")
     return average
 
 # %% ../../nbs/measure/04_scores.ipynb #ClassScore
@@ -193,7 +193,7 @@ class CohenKappa(ClassCounts):
         weights:str|None=None, # Cost of a mistake: 1, its distance if 'linear', the square of that if 'quadratic'
     ):
         if weights not in (None,'linear','quadratic'): raise ValueError("`weights` is None, 'linear' or 'quadratic', "
-            f"but got {brief(weights)}.{nearest(str(weights), ('linear','quadratic'))}")
+            f"but got {brief(weights)}.{nearest(weights, ('linear','quadratic'))}")
         super().__init__(axis)
         self.labels,self.weights = labels,weights
 

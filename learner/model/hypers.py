@@ -78,7 +78,8 @@ def keep_tensors(g, was, shared):
 
 # %% ../../nbs/model/02_hypers.ipynb #parts_of
 def parts_of(opt) -> list:
-    "The optimizers that `opt` is: one, or several as one, in its `opts`. Another one may call something else so"
+    """The optimizers in `opt`: the `opts` of an `OptimList`, or `opt` itself. Another optimizer may use the name `opts`
+    for something else"""
     opts = getattr(opt, 'opts', None)
     several = isinstance(opts, (tuple,list)) and all(isinstance(o, torch.optim.Optimizer) for o in opts)
     return [*opts] if several and opts else [opt]
@@ -140,7 +141,7 @@ def _places_in(opt, name):
     except (TypeError, AttributeError): _check_opt(opt) # a list can be no key
     names = hypers(opt)
     ours = [o for o in _called_here(name) if o in names]
-    near = f" Here that is {listed(ours)}." if ours else nearest(str(name), names)
+    near = f" Here that is {listed(ours)}." if ours else nearest(name, names)
     raise ValueError(f"`{short_name(opt)}` has no hyper-parameter `{name}`, but {listed(names)}.{near}")
 
 def get_hyper(

@@ -62,10 +62,9 @@ def decodes_of(
 
 def _setting(loss_func, name, default=None):
     "The setting `name` of a `partial`, of the loss, or of a loss that it wraps"
-    for f in losses_in(loss_func):
-        if isinstance(f, partial) and (v := f.keywords.get(name)) is not None: return v
-        if (v := getattr(f, name, None)) is not None: return v
-    return default
+    if isinstance(loss_func, partial) and (v := loss_func.keywords.get(name)) is not None: return v
+    if (v := getattr(loss_func, name, None)) is not None: return v
+    return _setting(loss_func.func, name, default) if isinstance(loss_func, (partial,BaseLoss)) else default
 
 def ignore_index_of(
     loss_func, # Any loss

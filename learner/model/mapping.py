@@ -34,7 +34,7 @@ def _renamer(f, what):
             raise TypeError(f"`{what}` renames fields, but got a {type(b).__name__}: give it a function")
         for k in f:
             if k in b or f[k] in optional: continue
-            raise KeyError(f"`{what}` finds no `{k}`, but {listed(b)}.{nearest(str(k), b)}")
+            raise KeyError(f"`{what}` finds no `{k}`, but {listed(b)}.{nearest(k, b)}")
         res = {f.get(k, k):v for k,v in b.items()}
         if len(res)<len(b): raise ValueError(f"`{what}` would give two of the fields {listed(b)} one name: {f}")
         return res
@@ -112,7 +112,7 @@ def _misfit(f, names, lacks, wrong, fields):
 # %% ../../nbs/model/07_mapping.ipynb #outputs
 positional = tuple,list # inputs of these types are positional arguments of the model
 
-def named(xb):
+def as_mapping(xb):
     "Inputs by name"
     if isinstance(xb, Mapping): return xb
     raise TypeError(f"`xb` is a tuple of inputs, or a mapping, but is a {type(xb).__name__} now: "
@@ -120,7 +120,7 @@ def named(xb):
 
 def outputs(model, xb):
     "What `model` returns for the inputs `xb`: a tuple of them, or a mapping"
-    return model(*xb) if isinstance(xb, positional) else model(**fields_for(model, named(xb)))
+    return model(*xb) if isinstance(xb, positional) else model(**fields_for(model, as_mapping(xb)))
 
 # %% ../../nbs/model/07_mapping.ipynb #MatchArgs
 class MatchArgs(Callback):

@@ -208,7 +208,7 @@ class ProgressCallback(Callback):
         mark_best:bool=False, # Mark the best value of each column so far
     ):
         if bars not in (*_bars,None,False,True): raise ValueError(
-            f"`bars` is one of {listed(map(repr, _bars))}, or None, but got {brief(bars)}.{nearest(str(bars), _bars)}")
+            f"`bars` is one of {listed(map(repr, _bars))}, or None, but got {brief(bars)}.{nearest(bars, _bars)}")
         if print_every is not None and not (bars=='text' and isinstance(print_every, Integral) and print_every>=1):
             raise ValueError("`print_every` is a whole number of batches, 1 or more, and needs `bars='text'`, "
                 f"but got {brief(print_every)} with `bars={brief(bars)}`")

@@ -400,7 +400,7 @@ def check_recorded(
     named = [o for o in names if o.endswith(f'/{ends}')] # columns of loaders with names
     if same: hint = f" Did you mean `{same[0]}`?"
     elif named: hint = f" Write `{arg}={named[0]!r}`, for one of the loaders."
-    else: hint = nearest(str(name), names) if name!='valid_loss' else " `dls` has no validation loader."
+    else: hint = nearest(name, names) if name!='valid_loss' else " `dls` has no validation loader."
     whose = ", which `learn.monitor` names," if name==rec.learn.monitor!='valid_loss' else ""
     raise ValueError(f"`{name}`{whose} is to be monitored and is not recorded, but {listed(names)}.{hint}"
         " A callback that adds a column during training announces it in its `new_columns`")

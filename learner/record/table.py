@@ -53,7 +53,7 @@ class Columns:
 
 # %% ../../nbs/record/04_table.ipynb #Table
 def as_number(v):
-    "`v` as a number, if it holds a single one; of several a copy on the CPU, since whoever gave them may change them"
+    "`v` as a Python number if it holds one; a larger tensor or array is copied, because the caller may change it"
     if type(v) in (int,float): return v # as most are
     if isinstance(v, (torch.Tensor,np.ndarray,np.generic)):
         if (v.numel() if isinstance(v, torch.Tensor) else v.size)==1: return float(v.item())

@@ -231,7 +231,7 @@ class Attributes(AttributeValues):
             own = self._changed_in(path, o)[0] if values is None else values.get(path, {})
             self.moved.setdefault(path, {}).update({k:_state_of(v) for k,v in own.items()})
 
-    def changed_since(self,
+    def changed_only_later(self,
         values:dict, # What had changed at a point of the run, as returned by `changed`
     ) -> list: # Names of variables of functions and classes that have changed only later, and were not empty before
         res = []

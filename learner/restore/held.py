@@ -25,15 +25,15 @@ from ..values.functions import of_library
 from ..values.caches import Cached
 from .tensors import is_array,most_values,noted,unique_tensors
 from .contents import Contents,same_contents,same_objects
-from .containers import Kind,attributes,copy_of_iterator,inside,is_iterator,kinds_of,may_hold,slots
-from .containers import structure_of
+from .containers import ContainerKind,attributes,copy_of_iterator,inside,is_iterator,kinds_of,may_hold
+from .containers import slots,structure_of
 
 # %% ../../nbs/restore/04_held.ipynb #Noted
 @dataclass
 class _Noted:
     "A container, and what it holds"
     o:Any
-    kind:Kind
+    kind:ContainerKind
     was:Any          # List or dict
     structure:tuple  # Names in a module
     outside:bool     # It is a variable of a function or a class

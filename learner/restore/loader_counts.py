@@ -38,7 +38,7 @@ from ..values.caches import Cached,counts_in,results_of
 from ..values.digests import digest,moved_results
 from ..data.search import container_types,entries_of,in_slots,slots_of,stored,value_types
 from ..data.generators import is_generator,is_stateful
-from .tensors import HeldTensor,SampledTensor,is_array,size_of
+from .tensors import HeldTensor,is_array,sample_of,size_of
 from .containers import assign
 from .held import Holders
 
@@ -50,16 +50,16 @@ _shut = (*value_types,type,Dispatcher,Callback,Optimizer,ModuleType,Logger)
 
 @cached_weakly
 def _reads(cls):
-    "Whether objects of type `cls` may be at a place in something: a file, a decoder, an iterator"
+    "Whether objects of type `cls` have a read position, as files, decoders and iterators do"
     if issubclass(cls, (*_shut,nn.Module,Dataset,DataLoader)) or hasattr(cls, 'acquire'): return False # or a lock
     return any(hasattr(cls, k) for k in ('read','seek','release','close','__next__'))
 
-def _is_plain(v, depth=5):
+def _is_short_plain(v, depth=5):
     "Whether `v` is a number or text, or a short container of such"
     if isinstance(v, _plain): return True
     if isinstance(v, (bytearray,array)): return len(v)<=most_counted
     if not depth or not isinstance(v, _containers) or len(v)>most_counted: return False
-    return all(_is_plain(o, depth-1) for o in (v.values() if isinstance(v, dict) else v))
+    return all(_is_short_plain(o, depth-1) for o in (v.values() if isinstance(v, dict) else v))
 
 def _own(o):
     "Attributes of an object; numbers and caches of a class; variables of the functions around a function"
@@ -84,11 +84,11 @@ def _inside(o, own):
     if isinstance(o, MethodType): return {'__self__': o.__self__}
     return {'()': o()} if isinstance(o, ref) else own
 
-def _is_open(v):
+def _may_count(v):
     "Whether `v` may hold something that counts, and is not put back otherwise"
     if isinstance(v, (type,FunctionType)): return not of_library(v)
     if isinstance(v, _shut) or is_generator(type(v)) or is_stateful(v) or _reads(type(v)): return False
-    if isinstance(v, _containers): return not _is_plain(v)
+    if isinstance(v, _containers): return not _is_short_plain(v)
     return isinstance(v, (partial,MethodType,ref)) or bool(type(v).__dictoffset__) or bool(slots_of(type(v)))
 
 # %% ../../nbs/restore/06_loader_counts.ipynb #loader_changes
@@ -107,22 +107,22 @@ def _held(held):
 
 def _large_array(t):
     "A large tensor or array, of which some values are noted. Zeros may be filled in; other changes are left"
-    was = SampledTensor(t).sample
+    was = sample_of(t)
     def change():
-        now = SampledTensor(t).sample
+        now = sample_of(t)
         refilled = any(a.shape!=b.shape or bool(((a!=b)&(a!=0)&(a==a)).any()) for a,b in zip(was, now))
         return _left if refilled else None
     return change
 
 def _list(v):
     "A list, set or queue. A short plain one is put back, or a cache if objects have replaced `None`; others are left"
-    n,was,held = len(v),[*islice(v, most_counted)],Holders([v]) if _is_plain(v) else None
+    n,was,held = len(v),[*islice(v, most_counted)],Holders([v]) if _is_short_plain(v) else None
     def relisted():
         return len(v)!=n or any(a is not None and a is not b for a,b in zip(was, islice(v, most_counted)))
     def change():
         if held is None: return _left if relisted() else None
         if not held.moved: return
-        if _is_plain(v): return _Change(held.restore)
+        if _is_short_plain(v): return _Change(held.restore)
         return _left if relisted() else _filled
     return change
 
@@ -131,7 +131,7 @@ def _plain_dict(v):
     held = Holders([v])
     def change():
         if not held.moved: return
-        return _Change(held.restore) if _is_plain(v) else _filled
+        return _Change(held.restore) if _is_short_plain(v) else _filled
     return change
 
 def _long_dict(v):
@@ -177,7 +177,7 @@ def _watched(v):
     if isinstance(v, np.ndarray): return _held(Holders([v])) if v.size<=most_counted else None # of objects
     if isinstance(v, ContextVar): return _held(Holders([v]))
     if isinstance(v, dict):
-        if _is_plain(v): return _plain_dict(v)
+        if _is_short_plain(v): return _plain_dict(v)
         if len(v)>10*most_counted: return # a vocabulary, which does not move
         return (_long_dict if all(isinstance(o, _plain) for o in v.values()) else _dict_of_objects)(v)
     if isinstance(v, (list,set,deque,bytearray,array)): return _list(v)
@@ -218,7 +218,7 @@ class LoaderPart:
                 self._watch(path, inside)
                 for k,v in inside.items():
                     self.reads |= _reads(type(v))
-                    if _is_open(v): todo.append((f'{path}.{k}', v))
+                    if _may_count(v): todo.append((f'{path}.{k}', v))
 
     def _watch(self, path, inside):
         self.watched += [(f'{path}.{k}', w) for k,v in inside.items() if (w := _watched(v))]
@@ -251,7 +251,7 @@ def parts_of_loader(
     parts = {k:getattr(dl, k, None) for k in ('dataset','collate_fn','sampler','batch_sampler')}
     if not isinstance(dl, DataLoader): parts = {'loader': dl}
     seen,own = set(),[k for k,o in parts.items() if not (isinstance(o, _shut) or of_library(type(o)))]
-    return [LoaderPart(k, o, seen) for k,o in parts.items() if k in own or _is_open(o)]
+    return [LoaderPart(k, o, seen) for k,o in parts.items() if k in own or _may_count(o)]
 
 def warn_of_left(
     names, # Of what inference has changed and cannot be put back

@@ -84,18 +84,18 @@ class HeldTensor:
     def restore(self):
         if self.moved: put_values(self.t, self.old)
 
+def sample_of(t):
+    "About a thousand values of a tensor or array, copied"
+    values = [o.reshape(-1)[::max(1, size_of(o)//1000)] for o in _values_of(t) or ()]
+    return [o.copy() if isinstance(o, np.ndarray) else o.detach().clone() for o in values]
+
 class SampledTensor:
     "A large tensor or array, and what it takes to see that it has changed since"
-    def __init__(self, t): self.t,self.version,self.sample = t,version_of(t),self._sample(t)
-
-    @staticmethod
-    def _sample(t):
-        values = [o.reshape(-1)[::max(1, size_of(o)//1000)] for o in _values_of(t) or ()]
-        return [o.copy() if isinstance(o, np.ndarray) else o.detach().clone() for o in values]
+    def __init__(self, t): self.t,self.version,self.sample = t,version_of(t),sample_of(t)
 
     @property
     def moved(self):
-        now = self._sample(self.t)
+        now = sample_of(self.t)
         return version_of(self.t)!=self.version or len(now)!=len(self.sample) or not all(map(_same, now, self.sample))
 
 def noted(

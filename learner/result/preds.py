@@ -97,12 +97,12 @@ def per_sample(
 ):
     "A function like `loss_func` that returns one loss per sample, `(bs,)`"
     f = unreduced(loss_func)
-    own,checked = f is None or is_of_own_class(loss_func),False
+    own,compared = f is None or is_of_own_class(loss_func),False
     def _f(pred, *yb):
         state = ModuleSnapshot({'loss_func': loss_func}) if own else nullcontext() # these calls leave no trace in it
         with state: return _losses(pred, *yb)
     def _losses(pred, *yb):
-        nonlocal checked
+        nonlocal compared
         bs = items_of(loss_func, *yb) if kind_of(loss_func)=='sequence' else find_bs((*yb, pred))
         if bs is None: raise ValueError("There is no tensor in the predictions and targets of "
             f"`{short_name(loss_func)}` that says how many samples there are")
@@ -111,11 +111,11 @@ def per_sample(
         if res is not None and res.numel()%bs==0 and (res.ndim or bs==1): return _of_each(loss_func, res, bs, yb)
         rows = _apart(loss_func, bs, pred, yb)
         res = torch.stack([loss_func(*o) for o in rows]).reshape(bs, -1).mean(1)
-        if (checked or bs==1) and not res.isnan().any(): return res
+        if (compared or bs==1) and not res.isnan().any(): return res
         with torch.no_grad():
             together = torch.as_tensor(loss_func(pred, *yb))
-            if not checked and bs>1 and not together.isnan():
-                checked = True
+            if not compared and bs>1 and not together.isnan():
+                compared = True
                 _check_apart(loss_func, together, res)
                 _check_sum(loss_func, together, res.detach(), rows, pred, yb)
         return _zero_if_ignored(loss_func, together, res, rows)

@@ -36,6 +36,7 @@ def as_image(
     x = (x-x.min())/(x.max()-x.min()).clamp(min=1e-8)
     return (x if x.ndim==2 else x[0] if len(x)==1 else x.movedim(0, -1)).numpy()
 
+# %% ../../nbs/result/03_show.ipynb #named
 def named(
     o, # A target or a decision; None for none
     vocab=None, # Names of the classes

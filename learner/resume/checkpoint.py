@@ -274,7 +274,7 @@ def _named_file(learn, resume):
     folders = dict.fromkeys(o.parent for o in options)
     names = [k for o in folders if o.is_dir() for k in os.listdir(o)]
     raise FileNotFoundError(f"There is no `{resume}` to resume from in {listed(folders)}."
-        f"{nearest(str(resume), ['auto', *names])}")
+        f"{nearest(resume, ['auto', *names])}")
 
 def _found(learn, resume):
     "The file to resume from and what it holds, or None; and where it was looked for"

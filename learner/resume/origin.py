@@ -104,7 +104,7 @@ class CodeReader:
         "A short text that is another one if `o` does something else"
         return hashlib.sha256(self.describe(o).encode()).hexdigest()[:16]
 
-# %% ../../nbs/resume/02_origin.ipynb #in_use
+# %% ../../nbs/resume/02_origin.ipynb #source_in_use
 _leaves = *value_types,ref,Dispatcher
 
 def _named(f):
@@ -125,7 +125,7 @@ def _uses(o):
     if isinstance(o, dict): return [*dict.values(o)] if len(o)<=1000 else [] # iterating another mapping may do anything
     return [*type(o).__mro__, *stored(o, '__dict__', {}).values()]
 
-def in_use(*roots):
+def source_in_use(*roots):
     "Functions and classes that objects are made of, by what they hold and use"
     todo,seen = deque(roots),{}
     while todo and len(seen)<10_000:
@@ -151,7 +151,7 @@ def definitions(
     learn, # A learner
 ):
     "Name with role, role, and the function or class, of all of the user's code that takes part in training"
-    for role,o in ((role,d) for role,o in _parts(learn) for d in in_use(o)):
+    for role,o in ((role,d) for role,o in _parts(learn) for d in source_in_use(o)):
         if of_library(o): continue
         yield f'`{o.__qualname__}`' + ('' if role==o.__qualname__ else f' ({role})'),role,o
 

@@ -88,7 +88,7 @@ class Point:
         saved = read_plain(self.file)
         with learn.added_cbs(self.cbs): # they show how far the run is
             stopped = read_state(learn, f'the run after {self.n_iter} batches', saved)
-        if kept := learn.route.attributes.changed_since(saved['attributes']):
+        if kept := learn.route.attributes.changed_only_later(saved['attributes']):
             warn(f"`{how}({n_iter})` does not put back {listed(kept)}, which training has changed only after batch "
                 f"{self.n_iter}, where the run is held: keep the state of functions and classes in an attribute of the "
                 "model, of a loss object, or of a callback that names it in `_stateattrs`")

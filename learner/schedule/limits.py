@@ -46,7 +46,7 @@ def limit_batches(
 ):
     "Limit the batches of all fits and validations inside the `with` block, also in processes that are started there"
     old = os.environ.get(limit_variable)
-    os.environ[limit_variable] = str(whole('n', n, 1))
+    os.environ[limit_variable] = str(int(n))
     try: yield
     finally:
         if old is None: del os.environ[limit_variable]

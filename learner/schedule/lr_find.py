@@ -157,7 +157,7 @@ def _named(funcs):
             "suggestions are found by name: write a function with another name")
         if k is not None and callable(f): continue
         raise TypeError("`suggest_funcs` are functions of rates, losses and their number, such as "
-            f"`SuggestionMethod.Valley`, but got {brief(f)}.{nearest(str(f), vars(SuggestionMethod))}")
+            f"`SuggestionMethod.Valley`, but got {brief(f)}.{nearest(f, vars(SuggestionMethod))}")
     return dict(zip(names, L(funcs)))
 
 def _suggestion(f, lrs, losses, num_it):
@@ -195,7 +195,7 @@ def lr_find(self:Learner,
             self.fitting('lr_find'):
         n = length(self.dls.train)
         self.n_epoch,self.start_epoch = finder.num_it//n + 1 if n else finder.num_it,0
-        self.n_train_iter,self.n_step,self.to_validate = None,None,{}
+        self.to_validate = {}
         self.run_scopes()
     lrs,losses = finder.curve()
     found = {k:_suggestion(f, lrs, losses, finder.num_it) for k,f in funcs.items()}

@@ -145,7 +145,7 @@ def plot_sched(self:Recorder,
     if not keys or not self.hps: raise ValueError("Nothing was scheduled in the last fit")
     for k in keys:
         if k not in self.hps: raise ValueError(
-            f"`{k}` was not scheduled in the last fit, but {listed(self.hps)}.{nearest(str(k), self.hps)}")
+            f"`{k}` was not scheduled in the last fit, but {listed(self.hps)}.{nearest(k, self.hps)}")
     figsize = figsize or (3.5*len(keys),2.5)
     axs = plt.subplots(1, len(keys), figsize=figsize, squeeze=False, layout='constrained')[1][0]
     for ax,k in zip(axs, keys): ax.plot(self.hps[k]); ax.set(xlabel='batch', ylabel=k)

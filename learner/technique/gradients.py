@@ -13,7 +13,7 @@ __all__ = ['GradientClip', 'GradientAccumulation']
 import warnings
 import torch
 from torch import nn
-from ..core.checks import brief,checked,no_closure,only_one
+from ..core.checks import brief,checked,no_closure,refuse_second
 from ..core.callback import Callback
 from ..core.events import CancelBatchException
 from ..values.tensors import whole_of
@@ -121,7 +121,7 @@ class GradientAccumulation(Callback):
 
     def before_fit(self):
         no_closure(self)
-        only_one(self, GradientAccumulation, 'put batches together')
+        refuse_second(self, GradientAccumulation, 'put batches together')
         warn_inexact_parts(self)
         self.first = [] # batches of the first step, with their losses; None when they have been compared
     def before_train(self): self.samples,self.items = 0,0

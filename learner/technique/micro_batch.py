@@ -11,7 +11,7 @@ __all__ = ['MicroBatch']
 from contextlib import contextmanager
 from dataclasses import dataclass
 import torch
-from ..core.checks import brief,checked,no_closure,only_one,whole
+from ..core.checks import brief,checked,no_closure,refuse_second,whole
 from ..core.callback import Callback
 from ..data.generators import random_state,set_random_state
 from ..data.batches import find_bs,map_tensors,rows_cut,rows_joined
@@ -202,7 +202,7 @@ class MicroBatch(Callback):
         self.fits = None # for `auto`, samples that have fitted since memory ran out
 
     def before_fit(self):
-        no_closure(self); only_one(self, MicroBatch, 'cut the batch'); warn_inexact_parts(self)
+        no_closure(self); refuse_second(self, MicroBatch, 'cut the batch'); warn_inexact_parts(self)
         self.compared = self.count is not None # the loss of the first batch with that of its pieces
     def before_train(self):
         if self.learn.forward_with is not None: raise ValueError("`MicroBatch` runs the forward pass in pieces, but "

@@ -138,7 +138,7 @@ class MixedPrecision(LossScaling):
         growth_interval:int=2000, # Optimizer steps without overflow after which the scale grows
     ):
         self.amp_mode = _names.get(str(amp_mode), getattr(amp_mode, 'value', amp_mode))
-        hint = " `learn.to_fp32()` ends mixed precision" if '32' in str(amp_mode) else nearest(str(amp_mode), _dtypes)
+        hint = " `learn.to_fp32()` ends mixed precision" if '32' in str(amp_mode) else nearest(amp_mode, _dtypes)
         if self.amp_mode not in list(_dtypes):
             raise ValueError(f"`amp_mode` is `fp16` or `bf16`, but got {brief(amp_mode)}.{hint}")
         super().__init__(init_scale, growth_factor, backoff_factor, growth_interval)

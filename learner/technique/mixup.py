@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 import torch
 from torch import Tensor
-from ..core.checks import checked,no_closure,only_one,short_name
+from ..core.checks import checked,no_closure,refuse_second,short_name
 from ..core.callback import Callback
 from ..data.batches import is_opaque,leaves_in,lists_samples,map_batch,map_tensors,parts_in
 from ..model.loss_properties import has_mixed_means,is_of_own_class,is_summed,items_of,kind_of
@@ -123,7 +123,7 @@ class MixHandler(Callback):
     ): self.alpha = alpha
 
     def before_fit(self):
-        no_closure(self); only_one(self, MixHandler, 'mix the batch')
+        no_closure(self); refuse_second(self, MixHandler, 'mix the batch')
         self.terms = terms_shown(self.learn)
     def draw(self,
         n:int, # How many

@@ -32,10 +32,8 @@ def _installed(package):
 
 def is_own(o) -> bool:
     "Whether a function, class or module is the user's, and not of Python, of this library, or of an installed package"
-    is_module = isinstance(o, ModuleType)
-    package = ((o.__name__ if is_module else o.__module__) or '').partition('.')[0]
-    in_library = package in sys.stdlib_module_names if is_module else of_library(o)
-    return not in_library and not _installed(package)
+    package = ((o.__name__ if isinstance(o, ModuleType) else o.__module__) or '').partition('.')[0]
+    return package not in _libraries and not _installed(package)
 
 # %% ../../nbs/values/01_functions.ipynb #names_in
 @cache
