@@ -4453,7 +4453,6 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                       'learner.record.table.Table.state_dict': ( 'record/table.html#table.state_dict',
                                                                                  'learner/record/table.py'),
                                       'learner.record.table.Table.write': ('record/table.html#table.write', 'learner/record/table.py'),
-                                      'learner.record.table._restored': ('record/table.html#_restored', 'learner/record/table.py'),
                                       'learner.record.table.as_number': ('record/table.html#as_number', 'learner/record/table.py')},
             'learner.restore.attributes': { 'learner.restore.attributes.AttributeValues': ( 'restore/attributes.html#attributevalues',
                                                                                             'learner/restore/attributes.py'),

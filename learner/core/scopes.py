@@ -59,8 +59,8 @@ def fire_after_cancel(loop, nm, e):
 def ends_scope(loop, e):
     "Whether `e` cancels a scope around the innermost one"
     if not isinstance(e, CancelException): return False
-    outer,inner = loop.scopes[:loop.n_outer],loop.scopes[loop.n_outer:-1]
-    return any(isinstance(e, cancels[o]) for o in (*inner, *(o for o in outer if o in ('fit','epoch'))))
+    around = enumerate(loop.scopes[:-1])
+    return any(isinstance(e, cancels[nm]) for i,nm in around if i>=loop.n_outer or nm in ('fit','epoch'))
 
 def leave_scope(loop, e):
     """`e` ends the innermost scope early: tell the loop, and announce an error. Returns the exception that leaves the

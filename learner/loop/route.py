@@ -122,10 +122,10 @@ class Pauses(Whereabouts):
         self.carry = False # let batches carry the generator states of their workers, so that a resume needs no replay
         self.train_on = None # set by what stops a fit to train on from elsewhere: called when it is over
 
-    def begin(self, *args, **kwargs):
+    def begin(self, stopped, overrides, by_fit):
         self.end()
         self.train_on,self.cut_batch,self.not_noted = None,False,None
-        super().begin(*args, **kwargs)
+        super().begin(stopped, overrides, by_fit)
 
     def end(self):
         "Forget what only a running fit has"

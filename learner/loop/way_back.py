@@ -203,9 +203,9 @@ class WayBack(Route):
         self.lineage = *(o for o in self.lineage if o.n_iter<=n_iter),Turn(run, how, n_iter) # the others lie ahead
 
     def begin(self,
-        stopped:Stopped|None=None, # The fit that is to be resumed; default: a new one
-        overrides=(), # Hyper-parameters that change where the run resumes, by name: see `overrides_of`
-        by_fit:bool=False, # As in `Target`
+        stopped:Stopped|None, # The fit that is to be resumed; None: a new one
+        overrides, # Hyper-parameters that change where the run resumes, by name: see `overrides_of`
+        by_fit:bool, # As in `Target`
     ):
         "Forget the last fit, and set the target of one that resumes"
         learn = self.learn

@@ -86,7 +86,5 @@ class Table:
     def load_state_dict(self, state):
         "Continue from `state`; to be called on a new table"
         self.columns.names[:] = dict.fromkeys([*state['names'], *self.columns.names]) # a metric may be new
-        self.rows += [Row(**_restored(dict(o))) for o in state['rows']]
-        self.coming,self.start = _restored(state['vals']),time.perf_counter()-state['time']
-
-def _restored(vals): return {k:missing if v is None else v for k,v in vals.items()}
+        self.rows += state['rows']
+        self.coming,self.start = dict(state['vals']),time.perf_counter()-state['time']
