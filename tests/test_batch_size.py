@@ -886,7 +886,8 @@ def test_losses_that_a_callback_averages(data):
     "The loss function has `reduction='none'`, as for weights of samples"
     def average(self): self.learn.loss = self.learn.loss_grad = self.loss.mean()
     pred,targ = data()
-    loss_func = nn.CrossEntropyLoss(reduction='none')
-    for bs in (1, 4, 6, n):
-        learn = learner(cut((pred, targ), bs), loss_func, cbs=Callback(after_loss=average))
-        assert learn.validate()['valid_loss']==pytest.approx(F.cross_entropy(pred, targ).item(), rel=1e-5)
+    for weight in (None, torch.tensor([1.,5.,.1,2.,3.])[:pred.shape[1]]):
+        loss_func = nn.CrossEntropyLoss(weight, reduction='none')
+        for bs in (1, 4, 6, n):
+            learn = learner(cut((pred, targ), bs), loss_func, cbs=Callback(after_loss=average))
+            assert learn.validate()['valid_loss']==pytest.approx(loss_func(pred, targ).mean().item(), rel=1e-5)

@@ -168,6 +168,11 @@ def test_a_new_fit_replaces_the_file_with_its_first_row(tmp_path):
     learn.fit(1)
     assert learn.csv_logger.read_log()==learn.recorder.rows and len(learn.recorder.rows)==1
 
+def test_a_text_with_an_underscore_is_no_number(tmp_path):
+    (tmp_path/'history.csv').write_text('epoch,version\n0,1_0\n1,1.5\n')
+    log = CSVLogger(tmp_path/'history.csv')
+    assert [o.version for o in log.read_log()]==['1_0',1.5]
+
 def test_append_has_one_head_and_all_rows(tmp_path):
     learn,rows = synth_learner(path=tmp_path),[]
     for _ in range(2): rows += learn.fit(2, cbs=CSVLogger(append=True)).recorder.rows

@@ -282,6 +282,7 @@ class CSVLogger(FileLogger):
 def _value(text):
     "Value of a cell: missing, a number, or a text"
     if text=='': return missing
+    if '_' in text: return text # Python would take it for a number with a separator
     for f in int,float:
         try: return f(text)
         except ValueError: pass

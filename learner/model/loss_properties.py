@@ -189,7 +189,9 @@ def items_by(
     if kind=='sample' or reduction_of(loss_func)=='batchmean': return _of_first(len)
     if kind=='element': return _of_first(torch.numel)
     axis = loss_func.axis if isinstance(loss_func, BaseLoss) else 1
-    return _of_first(_of_classes(_setting(loss_func, 'weight'), ignore_index_of(loss_func), axis), only=True)
+    weighted = reduction_of(loss_func)!='none' # else a callback averages, as a rule without the weights
+    weight = _setting(loss_func, 'weight') if weighted else None
+    return _of_first(_of_classes(weight, ignore_index_of(loss_func), axis), only=True)
 
 def items_of(
     loss_func, # Any loss
