@@ -1691,6 +1691,12 @@ def test_the_optimizer_of_a_loop_by_hand_is_loaded_on_request_and_else_told_of(t
     assert all(map(torch.equal, [s['exp_avg'] for s in other.opt.state.values()], moments)) and moments
     assert equal(other.model.state_dict(), learn.model.state_dict()) and not recwarn.list
 
+@pytest.mark.parametrize('options', [dict(opt={'lr': .1}), dict(optimizer='adam'), dict(optimizer={'lr': .1})], ids=str)
+@pytest.mark.parametrize('key', ['state_dict','model_state_dict'])
+def test_options_of_a_script_are_no_state_of_its_optimizer(tmp_path, options, key, recwarn):
+    torch.save({key: of(3., tmp_path).model.state_dict()} | options, tmp_path/'w.pth')
+    assert value(tmp_path, str(tmp_path/'w.pth'))==3 and not recwarn.list
+
 @pytest.mark.parametrize('name', ['a','a.safetensors'])
 def test_load_takes_a_device(tmp_path, name):
     "The file is read to it, and the model stays where it is"

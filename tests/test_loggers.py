@@ -885,3 +885,37 @@ def test_rows_that_another_run_appends_meanwhile_stay(tmp_path, make):
         if cb.epoch==0: b.fit(2, cbs=make(append=True))
     a.fit(2, cbs=[make(append=True), Callback(before_epoch=other)])
     assert losses_in(make(), tmp_path)==list(b.recorder['valid_loss'])+list(a.recorder['valid_loss'])
+
+class Bytes(FileLogger):
+    "Lines that are no text"
+    def lines(self): return self.file.read_bytes().split(b'\xff\n')[:-1]
+    def encoded(self, lines, head=False): return b''.join(o+b'\xff\n' for o in lines)
+    def read_log(self): return self.lines()
+    def log(self, row, step, kind): self.append_line(b'\xfe'+f"{step} {row['valid_loss']!r}".encode())
+
+class Seldom(FileLogger):
+    "Leaves out the first row"
+    def log(self, row, step, kind):
+        if row['epoch']>0: self.append_line(f"{step} {row['valid_loss']!r}")
+
+@pytest.mark.parametrize('cls', [Bytes, Seldom])
+@pytest.mark.parametrize('append', [False, True])
+@pytest.mark.parametrize('n', [4, 8])
+def test_files_of_ones_own_are_continued_whatever_is_in_them(tmp_path, cls, append, n, recwarn):
+    for nm in ('whole.txt','mine.txt'): (tmp_path/nm).write_bytes(b'earlier\xff\n' if cls is Bytes else b'earlier\n')
+    a_run(tmp_path).fit(4, cbs=cls('whole.txt', append))
+    learn = a_run(tmp_path).fit(4, cbs=[cls('mine.txt', append), stops_after(n)])
+    learn.resume()
+    assert (tmp_path/'mine.txt').read_bytes()==(tmp_path/'whole.txt').read_bytes()!=b''
+    assert not [o for o in recwarn if 'lines of this run' in str(o.message)]
+
+@pytest.mark.parametrize('gone', [True, False])
+def test_a_curve_that_is_logged_again_has_the_steps_that_it_had(tmp_path, gone):
+    a,b = a_run(tmp_path),a_run(tmp_path, lr=.01)
+    a.fit(4, cbs=[JSONLogger(append=True), stops_after(8)])
+    (tmp_path/'history.jsonl').unlink()
+    if not gone: b.fit(1, cbs=JSONLogger())
+    a.resume()
+    log = JSONLogger()
+    log.file = tmp_path/'history.jsonl'
+    assert list(log.read_log()['step'])[-4:]==[3, 6, 9, 12]

@@ -466,6 +466,10 @@ def test_at_the_end_those_weights_are_saved_that_the_model_then_has(swa_first):
     final = weights(learn).clone()
     assert not torch.equal(final, learn.look.weights[-1]) and torch.equal(weights(learn.load('model')), final)
 
+def test_an_order_of_ones_own_stays():
+    class First(SaveModelCallback): order = 3
+    assert First(at_end=True).order==3 and SaveModelCallback(at_end=True).order>SWA.order>SaveModelCallback().order
+
 def test_a_fit_that_is_stopped_before_its_first_value_is_not_told_that_there_was_none(recwarn):
     "It may come when the fit is resumed"
     def stop(cb):

@@ -30,7 +30,7 @@ def merge_states(
         m.reset() # `merge` fills it again
         if more := _unknown_to_kind(m, states): raise _cannot_merge(m, f"`{more[0]}`")
     if merge is None: raise _cannot_merge(m, 'these')
-    m.merge(states)
+    merge(m, states)
 
 def _unknown_to_kind(m, states):
     "Attributes in which a metric of your own class, which was reset just now, had gathered what its kind does not know"

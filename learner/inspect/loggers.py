@@ -13,6 +13,7 @@ __all__ = ['Logger', 'numbers', 'FileLogger', 'CSVLogger', 'JSONLogger']
 
 # %% ../../nbs/inspect/05_loggers.ipynb #imports
 import csv,errno,json
+from hashlib import sha256
 from io import StringIO
 from pathlib import Path
 from time import perf_counter
@@ -87,8 +88,10 @@ class Logger(LogMethods, Callback):
             self._log(self.rec.rows[self.n_rows-1], self.rec.iters[self.n_rows-1], 'row')
 
     def load_state_dict(self, state):
-        anew = self.rec is not None and (is_fork_of(self.learn, state['of_run']) or not self.is_there(state))
-        if not anew: super().load_state_dict(state) # else the whole curve is logged
+        if self.rec is not None: # a fit resumes
+            if is_fork_of(self.learn, state['of_run']): return # the whole curve is logged
+            if not self.is_there(state): self.offset = state['offset']; return # again
+        super().load_state_dict(state)
     def is_there(self,
         state, # Of this logger, where the run resumes
     ) -> bool:
@@ -161,7 +164,7 @@ class FileLogger(Logger):
     def place(self): return path_in(self.fname, self.learn.path)
     def before_fit(self):
         super().before_fit()
-        self.file,self.n_lines,self._resumes = self.place,0,False
+        self.file,self.n_lines,self.last_line,self._resumes = self.place,0,None,False
         if self.file.is_dir():
             raise IsADirectoryError(f"`{type(self).__name__}` writes a file, but `{self.file}` is a folder")
         check_folder(self.file.parent)
@@ -181,15 +184,17 @@ class FileLogger(Logger):
         self._resumes = True
     def is_there(self, state):
         n = state['n_lines']
-        if not state['logged']: return True
+        if state['last_line'] is None: return True
         if not self.file.exists(): return False
         lines = self.lines()
-        if len(lines)>=n and self._as_text(lines[n-1])==state['last_line']: return True
+        if len(lines)>=n and self._mark(lines[n-1])==state['last_line']: return True
         warn(f"`{self.file}` does not have the lines of this run any more: another one has written it. The whole curve "
             f"is logged again, {'at its end' if self.append else 'in its place'}")
         return False
 
-    def _as_text(self, line): return self.encoded([line]).decode('utf-8').rstrip(',\n') # columns may come later
+    def _mark(self, line):
+        "A short text that tells a line from others; that of a table may get more columns"
+        return sha256(self.encoded([line]).rstrip(b',\n')).hexdigest()[:12]
     def lines(self):
         "Lines of the file"
         return self.text().split('\n')[:-1]
@@ -224,7 +229,7 @@ class FileLogger(Logger):
         except OSError as e: # some file systems cannot append
             if e.errno not in (errno.EINVAL,errno.ENOTSUP,errno.EOPNOTSUPP): raise
             self.rewrite([*(self.lines() if self.file.exists() else []), line])
-        self.n_lines,self.last_line = self.n_lines+1,self._as_text(line)
+        self.n_lines,self.last_line = self.n_lines+1,self._mark(line)
         self._end_here = self.n_lines
 
 # %% ../../nbs/inspect/05_loggers.ipynb #CSVLogger

@@ -238,10 +238,21 @@ def _changed_since_file(at, now, overrides, told, gone):
     was = at.hypers_and_grads.rates
     res = [f"`{k}` was {was.get(k)} when the fit began, and is {v} from here on" for k,v in told.items()]
     lazy = [k for k,v in now.items() if v is None and k.startswith('layers.')] # they have no sizes before they run
-    known = {*overrides, *(f'opt.{k}' for k in overrides), 'lr', 'wd', *lazy} # told above, or of no effect
+    hypers = [f'opt.{k}' for k in at.hypers_and_grads.outside] # are put back, and may have moved since the pause
+    known = {*overrides, *hypers, 'lr', 'wd', *lazy} # told above, or of no effect
     def others(o): return {k:v for k,v in o.items() if k not in known and not k.startswith('samples.')}
     res += changed_settings(others(at.settings), others(now), gone)
     return res if len(res)<=10 else [*res[:10], f'and {len(res)-10} more']
+
+def _named_modules(learn):
+    "Modules in model and loss, with names"
+    roots = model_and_loss(learn).items()
+    return [(f'{root}.{k}', m) for root,o in roots for k,m in unwrapped(o).named_modules()]
+
+def _warn_of_modes(evaluated, learn):
+    now = [k for k,m in _named_modules(learn) if m.training and k in evaluated]
+    if now: warn(f"{listed(now, 3)} was in evaluation mode where the run was stopped, in the middle of an epoch, and "
+        "is in training mode from here on: set modes when an epoch begins, in `before_train`")
 
 def _warn_of_others(others):
     changed = {f'a `{type(o).__name__}`':o for o,d in others if digest(o)!=d}
@@ -258,12 +269,7 @@ def _warn_of_changes(at, learn, overrides, told, gone, in_memory):
         if not in_memory: warn_of_samples(samples_in(at.settings), learn.route.at_start.samples)
     _warn_of_others(at.others)
     if at.modules: _warn_of_modules(at.modules, learn.cbs, learn.state)
-
-# %% ../../nbs/loop/03_position.ipynb #named_modules
-def _named_modules(learn):
-    "Modules in model and loss, with names"
-    roots = model_and_loss(learn).items()
-    return [(f'{root}.{k}', m) for root,o in roots for k,m in unwrapped(o).named_modules()]
+    if at.evaluated and at.batch!=learn.n_iter: _warn_of_modes(at.evaluated, learn)
 
 # %% ../../nbs/loop/03_position.ipynb #Position
 @dataclass
@@ -322,7 +328,7 @@ class Position:
         if self.settings is not None: return self
         began = learn.route.at_start.runs
         runs = {k:cb.run for k,cb in by_name(learn.cbs).items() if began.get(k, cb.run)!=cb.run}
-        in_training = self.next=='batch' and learn.training
+        in_training = self.next=='batch' and self.exact and learn.training
         evaluated = [k for k,m in _named_modules(learn) if not m.training] if in_training else None
         return replace(self, loader=_complete_loader(self.loader, learn), callbacks=whole_states(self.callbacks),
             settings=resume_settings(learn), runs=runs, evaluated=evaluated,
@@ -346,8 +352,6 @@ class Position:
         learn.results = Row(**self.results)
         self.hypers_and_grads.put(learn)
         if self.attributes: learn.route.attributes.put(self.attributes)
-        if self.evaluated is not None:
-            for k,m in _named_modules(learn): m.training = k not in self.evaluated
         gone = _put_states(self, learn)
         scheduled = change_hypers(learn, self.hypers_and_grads.changed(learn) | overrides)
         told = {k:v for k,v in overrides.items() if by_fit and k not in scheduled} # `resume(lr=…)` says it itself

@@ -270,12 +270,14 @@ _opt_names = 'optimizer','optimizer_state_dict'
 def _parts(saved):
     "Of a file, perhaps of another library: weights, those of modules in the loss, state of the optimizer, and its name"
     if not isinstance(saved, dict): return saved,{},None,None
-    name = next((k for k in ('opt',*_opt_names) if k in saved), None)
+    def holds_state(k): return isinstance(saved.get(k), dict) and 'param_groups' in saved[k]
+    name = next(filter(holds_state, _opt_names), None)
     if not isinstance(saved.get('model'), dict):
         if (k := next((k for k in _names if isinstance(saved.get(k), dict)), None)) is None: return saved,{},None,None
         return saved[k],{},saved.get(name),name
     of_loss = saved.get('loss') # in files of others it may be a value
     of_loss = {k:v for k,v in of_loss.items() if isinstance(v, dict)} if isinstance(of_loss, dict) else {}
+    if 'opt' in saved: name = 'opt' # a file of this library, or of fastai
     return saved['model'],of_loss,saved.get(name),name
 
 def _shapes(weights): return {k:getattr(v, 'shape', None) for k,v in weights.items()}

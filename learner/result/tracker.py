@@ -231,7 +231,8 @@ class SaveModelCallback(BestFiles):
             "`fname=None` keeps the best one in memory: it goes with no `every_epoch`, `at_end` or `keep`")
         self.every_epoch = whole('every_epoch', every_epoch, 1) if type(every_epoch) is not bool else int(every_epoch)
         self.at_end,self.load_best = at_end,load_best
-        if at_end: self.order = SWA.order+1 # the weights that the fit ends with
+        own_order = type(self).order!=SaveModelCallback.order
+        if at_end and not own_order: self.order = SWA.order+1 # the weights that the fit ends with
 
     @property
     def watches(self): return not (self.every_epoch or self.at_end)

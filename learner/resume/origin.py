@@ -12,7 +12,7 @@ import hashlib,platform,sys
 from collections import deque
 from dataclasses import dataclass
 from functools import partial
-from types import CodeType,FunctionType,MethodType,ModuleType
+from types import CodeType,FunctionType,MappingProxyType,MethodType,ModuleType
 from weakref import ref
 import torch
 from .. import __version__
@@ -94,7 +94,7 @@ class CodeReader:
             case FunctionType(): return self.describe(self._of_function(o))
             case CodeType(): return self.describe([o.co_code, o.co_names, o.co_consts])
             case type(): return self.describe(self._of_class(o))
-            case dict(): return self.describe([*o.items()])
+            case dict() | MappingProxyType(): return self.describe([*o.items()])
             case tuple() | list(): return f"({','.join(map(self.describe, o))})"
             case frozenset(): return self.describe(sorted(map(self.describe, o)))
             case int() | float() | complex() | str() | bytes() | None: return repr(o)
@@ -106,6 +106,7 @@ class CodeReader:
 
 # %% ../../nbs/resume/02_origin.ipynb #source_in_use
 _leaves = *value_types,ref,Dispatcher
+_mappings = dict,MappingProxyType # iterating one of another library may do anything
 
 def _named(f):
     "What a function uses by name: globals, what is in modules of the user, and variables around it"
@@ -122,7 +123,7 @@ def _uses(o):
     if isinstance(o, partial): return [o.func, *o.args, *o.keywords.values()]
     if isinstance(o, MethodType): return [o.__self__, o.__func__]
     if isinstance(o, container_types): return [*o] if len(o)<=1000 else []
-    if isinstance(o, dict): return [*dict.values(o)] if len(o)<=1000 else [] # iterating another mapping may do anything
+    if isinstance(o, _mappings): return [*o.values()] if len(o)<=1000 else []
     return [*type(o).__mro__, *stored(o, '__dict__', {}).values()]
 
 def source_in_use(*roots):

@@ -1,5 +1,5 @@
 "What a run that resumes tells: where it resumes, and what is not as it was"
-import copy,os,warnings
+import copy,os,shutil,warnings
 from math import cos,nan,pi
 import pytest,torch
 from torch import nn
@@ -613,3 +613,16 @@ def test_the_same_weight_decay_is_no_change_where_a_group_is_spared(opt_func, tm
     with warnings.catch_warnings():
         warnings.filterwarnings('ignore', '.*`stop_after` is gone')
         assert torch.equal(weights(run(resume=True)), whole)
+
+@pytest.mark.parametrize('ev', ['after_row','after_epoch','cleanup_epoch'])
+def test_a_rate_that_the_epoch_that_fails_has_lowered_is_no_other_setting(ev, tmp_path, recwarn):
+    "The run resumes before its row, where the rate was not lowered yet"
+    def begun(): return synth_learner(lr=3., path=tmp_path, opt_func=SGD, cbs=[ReduceLROnPlateau(), Checkpoint()])
+    def fails(at): return Raise(ev, ZeroDivisionError, at, order=500)
+    whole = begun().fit(3, cbs=fails(10))
+    shutil.rmtree(tmp_path/'checkpoints')
+    with pytest.raises(ZeroDivisionError): begun().fit(3, cbs=fails(2))
+    recwarn.clear()
+    learn = begun().fit(3, cbs=fails(10), resume='auto')
+    assert whole.recorder.lrs[0]!=whole.recorder.lrs[-1] and learn.recorder.lrs==whole.recorder.lrs
+    assert not [o for o in recwarn if 'opt.lr' in str(o.message)]
