@@ -88,9 +88,9 @@ class Logger(LogMethods, Callback):
             self._log(self.rec.rows[self.n_rows-1], self.rec.iters[self.n_rows-1], 'row')
 
     def load_state_dict(self, state):
-        if self.rec is not None: # a fit resumes
-            if is_fork_of(self.learn, state['of_run']): return # the whole curve is logged
-            if not self.is_there(state): self.offset = state['offset']; return # again
+        if self.rec is not None: # a fit resumes. Without its state, a logger logs the whole curve
+            if is_fork_of(self.learn, state['of_run']): return # in the fork's own place
+            if not self.is_there(state): self.offset = state['offset']; return # the steps stay what they were
         super().load_state_dict(state)
     def is_there(self,
         state, # Of this logger, where the run resumes
