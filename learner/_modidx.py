@@ -3656,6 +3656,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                       'learner.model.hypers._split_off': ('model/hypers.html#_split_off', 'learner/model/hypers.py'),
                                       'learner.model.hypers.first_groups': ('model/hypers.html#first_groups', 'learner/model/hypers.py'),
                                       'learner.model.hypers.get_hyper': ('model/hypers.html#get_hyper', 'learner/model/hypers.py'),
+                                      'learner.model.hypers.group_numbers': ('model/hypers.html#group_numbers', 'learner/model/hypers.py'),
                                       'learner.model.hypers.hypers': ('model/hypers.html#hypers', 'learner/model/hypers.py'),
                                       'learner.model.hypers.join': ('model/hypers.html#join', 'learner/model/hypers.py'),
                                       'learner.model.hypers.keep_tensors': ('model/hypers.html#keep_tensors', 'learner/model/hypers.py'),

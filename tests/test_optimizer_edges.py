@@ -214,21 +214,23 @@ def test_a_group_that_is_added_during_a_fit_is_trained(method, ev):
     learn.set_hyper('lr', [.3, .4])
     assert [g['lr'] for g in learn.opt.param_groups]==[*[.3]*n, .4]
 
+@pytest.mark.parametrize('wd', [None, .1])
 @pytest.mark.parametrize('how', ['memory','file','rewind'])
 @pytest.mark.parametrize('method', ['fit','fit_one_cycle'])
-def test_a_fit_that_has_added_a_group_resumes(tmp_path, method, how):
-    "The weights are those of a run that was not stopped; in another learner, the group has to be there before"
+def test_a_fit_that_has_added_a_group_resumes(tmp_path, method, how, wd):
+    """The weights are those of a run that was not stopped; in another learner, the group has to be there before. The
+    group has its own decay, of its bias too, where decay spares the other biases"""
     def run(name, *cbs, **kwargs):
         torch.manual_seed(0)
         learn = synth_learner(n_train=4, n_valid=1, model=TwoParts(), opt_func=torch.optim.SGD, lr=.1,
-            splitter=lambda m: [[*m.body.parameters()]], path=tmp_path/name)
+            splitter=lambda m: [[*m.body.parameters()]], path=tmp_path/name, wd=wd)
         def adds(learn):
-            if learn.epoch==1 and len(learn.opt.param_groups)==n: add(learn)
+            if learn.epoch==1 and n_groups(learn.opt)==1: add(learn)
         learn.create_opt()
-        n = len(learn.opt.param_groups)
         if kwargs: add(learn)
         return getattr(learn, method)(3, .01, cbs=[Callback(before_epoch=adds), *cbs], **kwargs)
-    def add(learn): learn.opt.add_param_group(dict(params=[*learn.model.head.parameters()], lr=.02))
+    def add(learn): learn.opt.add_param_group(dict(params=[*learn.model.head.parameters()], lr=.02, **decay))
+    decay = {} if wd is None else dict(weight_decay=.3)
     whole = run('whole')
     class Stop(Callback):
         watches = True
@@ -248,6 +250,22 @@ def test_a_file_of_a_fit_that_has_added_a_group_says_that_it_has_to_be_there(tmp
     file = learn.save_state('run')
     with pytest.raises(ValueError, match=r'has [23] parameter groups.*has [12]: .*`learn.opt.add_param_group\(…\)`'):
         synth_learner(path=tmp_path).load_state(file)
+
+def test_a_state_without_decay_is_loaded_where_decay_has_split_groups_and_one_was_added(tmp_path):
+    "The state of each parameter is that of the parameter with its name"
+    def made(**kwargs):
+        learn = synth_learner(n_train=2, n_valid=0, model=TwoParts(), opt_func=Adam, path=tmp_path,
+            splitter=lambda m: [[*m.body.parameters()]], **kwargs)
+        learn.create_opt()
+        return learn
+    def add(learn): learn.opt.add_param_group(dict(params=[*learn.model.head.parameters()], lr=.02))
+    a,b = made(),made(wd=.1).fit(1)
+    for o in (a, b): add(o)
+    a.fit(1)
+    b.load(a.save('run'))
+    def state(learn): return {k:learn.opt.state[p] for k,p in learn.model.named_parameters()}
+    assert all(same(state(b)[k], v) for k,v in state(a).items())
+    assert [len(g['params']) for g in b.opt.param_groups]==[1, 3, 2] # body.0.weight has decay
 
 def test_an_optimizer_that_is_made_during_a_fit_trains_with_its_rate_and_ends_with_its_own_settings():
     def makes(learn):

@@ -260,7 +260,8 @@ def run_fit(learn,
         warn_recomputed(learn)
         for k,v in asked.items():
             if stopped is not None: v = with_added(learn.opt, k, v)
-            if stopped is None or get_hyper(learn.opt, k)!=v: learn.set_hyper(k, v)
+            if stopped is None: learn.set_hyper(k, v)
+            elif get_hyper(learn.opt, k)!=v: set_hyper(learn.opt, k, v) # groups stay as they are split
         rates = [k for k in ('wd','lr') if k in hypers(learn.opt)]
         learn.route.at_start.rates = {k:asked.get(k) or get_hyper(learn.opt, k) for k in rates} # spared groups have 0
         bounds.put(learn)

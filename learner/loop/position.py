@@ -29,7 +29,7 @@ from ..data.generators import states_of
 from ..data.loader_state import LoaderState,counts_of,describe,moved_counts
 from ..data.draws import Draws,before_pass
 from ..data.samples import warn_of_samples
-from ..model.hypers import get_hyper,put_in_group,spare,values_in
+from ..model.hypers import get_hyper,group_numbers,put_in_group,spare,values_in
 from ..model.weights import unwrapped
 from ..record.history import Row
 from ..record.run_config import plain,run_config
@@ -65,10 +65,10 @@ def _by_group(opt, saved):
     "Values for each group of `opt`, of the saved groups, whether or not weight decay has split groups since"
     groups = opt.param_groups
     if len(groups)==len(saved): return saved
-    whose = {(g.get('group', i), bool(g.get('spared'))):g for i,g in enumerate(saved)}
+    whose = {(n, bool(g.get('spared'))):g for n,g in zip(group_numbers(saved), saved)}
     res = []
-    for i,g in enumerate(groups):
-        group,half = g.get('group', i),bool(g.get('spared'))
+    for group,g in zip(group_numbers(groups), groups):
+        half = bool(g.get('spared'))
         res.append(next(whose[k] for k in ((group, half), (group, False), (group, True)) if k in whose))
     return res
 

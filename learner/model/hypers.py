@@ -108,10 +108,14 @@ def hypers(
     return [k for k in found[0] if all(k in names for names in found)]
 
 # %% ../../nbs/model/02_hypers.ipynb #first_groups
+def group_numbers(groups:list[dict]) -> list[int]:
+    "Numbers of the splitter's groups to which torch's groups belong; one that was added has its own position"
+    return [g.get('group', i) for i,g in enumerate(groups)]
+
 def first_groups(opt:torch.optim.Optimizer) -> list[dict]:
     "Of each group of the splitter, the first of torch's groups that it consists of"
     res = {}
-    for i,g in enumerate(opt.param_groups): res.setdefault(g.get('group', i), g)
+    for n,g in zip(group_numbers(opt.param_groups), opt.param_groups): res.setdefault(n, g)
     return list(res.values())
 
 def values_for(
@@ -159,7 +163,7 @@ def set_hyper(
 ):
     "Set a hyper-parameter; `wd` where decay is spared stays 0"
     places = _places_in(opt, name)
-    whose = [g.get('group', i) for i,g in enumerate(opt.param_groups)]
+    whose = group_numbers(opt.param_groups)
     vals,shared = dict(zip(dict.fromkeys(whose), values_for(first_groups(opt), v, name))),{}
     for k,g,place in zip(whose, opt.param_groups, places):
         if not (name=='wd' and g.get('spared')): write_hyper(g, place, vals[k], shared)
@@ -241,10 +245,12 @@ def join(
     opt:torch.optim.Optimizer, # Any optimizer of torch
     whole, # Lists of parameters, in whose order those of a group come
 ):
-    "Undo `spare`"
-    firsts,whose = first_groups(opt),{id(p):g['group'] for g in opt.param_groups for p in g['params']}
-    for g in firsts:
-        g['params'] = [p for ps in whole for p in ps if whose.get(id(p))==g['group']]
+    "Undo `spare`. A group that was added later keeps the order of its parameters"
+    place = {id(p):i for i,p in enumerate(p for ps in whole for p in ps)}
+    firsts,numbers = first_groups(opt),group_numbers(opt.param_groups)
+    for n,g in zip(dict.fromkeys(numbers), firsts):
+        params = [p for m,o in zip(numbers, opt.param_groups) if m==n for p in o['params']]
+        g['params'] = sorted(params, key=lambda p: place.get(id(p), len(place)))
         g.pop('spared', None)
     gone = {*map(id, opt.param_groups)}-{*map(id, firsts)}
     for gs in _lists(opt): gs[:] = [g for g in gs if id(g) not in gone]

@@ -24,7 +24,7 @@ from ..loop.learner import Learner
 from ..restore.places import model_and_loss
 from ..restore.snapshot import OptSnapshot,Snapshot
 from ..model.groups import norm_bias_params
-from ..model.hypers import hypers,join,keep_tensors,parts_of,spare,with_held
+from ..model.hypers import first_groups,group_numbers,hypers,join,keep_tensors,parts_of,spare,with_held
 from ..model.optimizer import OptimList,in_use,params_of,to_eval,to_train
 from ..model.weights import left_out,put_weights,weights_of
 from ..record.files import check_exists,file_path,find_file,on_cpu,read_plain,reading,type_of
@@ -167,11 +167,14 @@ def _in_own_format(opt, saved):
     return _loads_itself(opt) and not all(k in saved for k in ('param_groups','state'))
 
 def _split_alike(learn, opt, groups):
-    "Have weight decay split the groups as it has split `groups`; returns whether it had split ours"
-    ours,theirs = (any('spared' in g for g in o) for o in (opt.param_groups, groups))
-    if theirs: spare(opt, norm_bias_params(learn.model))
-    elif ours: join(opt, learn.param_groups())
-    return ours
+    "Have weight decay split the groups as it has split `groups`; returns whether that has joined ours"
+    numbers = group_numbers(groups)
+    split = {n for n,g in zip(numbers, groups) if 'spared' in g}
+    joins = not split and any('spared' in g for g in opt.param_groups)
+    if joins: join(opt, learn.param_groups())
+    also = {id(p) for n,g in zip(dict.fromkeys(numbers), first_groups(opt)) if n in split for p in g['params']}
+    spare(opt, [p for p in norm_bias_params(learn.model) if id(p) in also])
+    return joins
 
 def _split_as_in_fit(learn, opt):
     "Have weight decay split the groups if a fit of `learn` would"
@@ -180,11 +183,11 @@ def _split_as_in_fit(learn, opt):
 def _put_own(learn, opt, saved):
     "Load a state in an optimizer's own format, with tensors where they are used, as `torch.load` would have them"
     groups = _groups_in(saved) # without any, state goes by position: in the groups that a fit has split
-    if groups: was_split = _split_alike(learn, opt, groups)
-    else: was_split = False; _split_as_in_fit(learn, opt)
+    if groups: joined = _split_alike(learn, opt, groups)
+    else: joined = False; _split_as_in_fit(learn, opt)
     def there(t): return t.to(learn.device if t.ndim else t.device, copy=True) # torch counts steps on the CPU
     opt.load_state_dict(map_tensors(there, saved))
-    if was_split: spare(opt, norm_bias_params(learn.model))
+    if joined: spare(opt, norm_bias_params(learn.model))
 
 def _put_one(learn, opt, saved, same_types, order):
     for k in ('param_groups','state'):
@@ -195,7 +198,7 @@ def _put_one(learn, opt, saved, same_types, order):
     lacks = [k for k in settings if not all(k in g for g in groups)]
     if lacks: raise ValueError(
         f"the saved state is not one of `{type(opt).__name__}`, because it has no `{lacks[0]}`")
-    was_split = _split_alike(learn, opt, groups)
+    joined = _split_alike(learn, opt, groups)
     if len(groups)>len(opt.param_groups) and not _loads_itself(opt): raise ValueError(f"the saved state has "
         f"{len(groups)} parameter groups, and the optimizer has {len(opt.param_groups)}: give the `splitter` of then; "
         "and if a callback has added groups, add them before, by `learn.create_opt()` and "
@@ -211,7 +214,7 @@ def _put_one(learn, opt, saved, same_types, order):
     for g,was in zip(opt.param_groups, before): keep_tensors(g, was, shared) # that torch replaces
     for g,kept in zip(opt.param_groups, uncopied): g.update(copied(kept))
     _restore_types(opt, saved, same_types)
-    if was_split: spare(opt, norm_bias_params(learn.model))
+    if joined: spare(opt, norm_bias_params(learn.model))
 
 def put_opt(learn, saved, weights):
     "Load the state of a torch optimizer, or of several as one. `weights` were saved with it"

@@ -173,6 +173,8 @@ def _say_why(finder):
     if n==finder.num_it and not finder.diverged: say(f"{n} batches leave {len(finder.curve()[0])} points of the "
         "curve: too few for a suggestion. Try a higher `num_it`")
     elif not finder.diverged: say(f"Cancelled after {n} batches: too early for a suggestion")
+    elif n==1: say(f"The loss of the first batch is {finder.losses[0]}, before any step: it is the data, the model or "
+        "`loss_func` that make it so, and no learning rate")
     else: say(f"The loss diverged after {n} batches, at a learning rate of {finder.lrs[-1]:.1e}: "
         "too early for a suggestion. Try a lower `start_lr`")
 
