@@ -354,6 +354,13 @@ def test_of_both_those_weights_are_saved_that_are_watched(fname, monitor):
     best = {k:min(learn.recorder[k]) for k in ('valid_loss','ema/valid_loss','slow/valid_loss')}
     assert len({*best.values()})==3 and learn.validate().valid_loss==best[monitor]
 
+@pytest.mark.parametrize('late_first', [False, True])
+def test_of_two_averages_that_validate_those_weights_are_saved_that_were_in_the_model(late_first):
+    class Late(EMA): order = EMA.order+1
+    avgs = [EMA(.5, warmup=False), Late(.8, warmup=False)]
+    learn = learner(SaveModelCallback, *(avgs[::-1] if late_first else avgs), lr=.5, path=tmp()).fit(12)
+    assert learn.validate().valid_loss==min(learn.recorder['valid_loss'])
+
 def test_two_do_not_save_to_one_file():
     class Two(Score):
         new_columns = ('other',)

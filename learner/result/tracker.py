@@ -125,11 +125,12 @@ class EarlyStoppingCallback(TrackerCallback):
         raise CancelFitException(f"{_name(self.watched)} was {how}, {times}")
 
 # %% ../../nbs/result/08_tracker.ipynb #measured
-def _measured(cbs, monitor):
-    "The average whose weights `monitor` has measured, or None for the model's own"
-    avgs = [o for o in cbs if isinstance(o, WeightAverage) and o.n]
+def _measured(learn, monitor):
+    """The average whose weights `monitor` has measured, or None for the model's own. Of several that validate, the last
+    one has put its weights over those of the others"""
+    avgs = [o for o in learn.ordered_cbs('before_validate') if isinstance(o, WeightAverage) and o.n]
     named = [o for o in avgs if str(monitor).startswith(f'{o.name}/')]
-    return next(iter(named), None) or next((o for o in avgs if o.validate is True), None)
+    return next(iter(named), None) or next((o for o in reversed(avgs) if o.validate is True), None)
 
 # %% ../../nbs/result/08_tracker.ipynb #BestFiles
 class BestFiles(TrackerCallback):
@@ -257,7 +258,7 @@ class SaveModelCallback(BestFiles):
 
     def _as_measured(self, monitor):
         "In it, the model has the weights that the row tells of: the average, where that was validated"
-        avg = _measured(self.learn.cbs, monitor)
+        avg = _measured(self.learn, monitor)
         return avg.averaged() if avg else nullcontext()
 
     def act(self, val):
