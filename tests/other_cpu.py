@@ -3,7 +3,7 @@
 
 What compares results of different batch sizes to the last bit may pass on one machine and fail on another. Here it
 fails.
-So do the few tests that compare with a process of their own, which has another CPU."""
+So do the few tests that compare with a process of their own, which has another CPU, or that count what Python runs."""
 import torch
 from torch import library
 from torch.utils._pytree import tree_leaves,tree_map

@@ -387,6 +387,21 @@ def test_auto_finds_the_size(where, error):
     assert (same(weights(m), weights(expected)) and same([*m.buffers()], [*expected.buffers()])
         and learn.recorder.raw_losses==fixed.recorder.raw_losses)
 
+class Drops(nn.Module):
+    "Dropout that draws from a generator of its own"
+    def __init__(self): super().__init__(); self.gen = torch.Generator().manual_seed(0)
+    def forward(self, x): return x*torch.bernoulli(torch.full_like(x, .5), generator=self.gen)*2 if self.training else x
+
+class Noise(Callback):
+    def __init__(self): self.gen = torch.Generator().manual_seed(1)
+    def after_pred(self): self.learn.pred = self.pred+.1*torch.randn(self.pred.shape, generator=self.gen)
+
+def test_a_batch_that_is_run_again_draws_the_same_of_generators_of_model_and_callbacks():
+    ms = Room(7),Room(7)
+    for m in ms: m.drop = Drops()
+    a,b = [mk(MicroBatch(bs), Noise(), model=m, data=cut(30)).fit(1) for m,bs in zip(ms, ('auto', 4))]
+    assert a.recorder.raw_losses==b.recorder.raw_losses and same(weights(ms[0]), weights(ms[1]))
+
 def test_the_size_is_remembered():
     m = Room(7)
     learn = mk(MicroBatch, model=m, data=cut(30)).fit(1)

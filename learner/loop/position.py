@@ -29,7 +29,8 @@ from ..data.generators import states_of
 from ..data.loader_state import LoaderState,counts_of,describe,moved_counts
 from ..data.draws import Draws,before_pass
 from ..data.samples import warn_of_samples
-from ..model.hypers import get_hyper,group_numbers,put_in_group,spare,values_in
+from ..model.hypers import get_hyper,group_numbers,parts_of,put_in_group,spare,values_in
+from ..model.optimizer import zeroes_itself
 from ..model.weights import unwrapped
 from ..record.history import Row
 from ..record.run_config import plain,run_config
@@ -85,8 +86,9 @@ class HypersAndGrads:
     def of(cls, learn, with_grads=True):
         groups = learn.opt.param_groups
         values = [*map(values_in, groups)]
-        # not copied: zeroing sets `p.grad` to None, and a position is used or dropped before the next backward pass
         grads = {p:p.grad for g in groups for p in g['params'] if p.grad is not None} if with_grads else {}
+        # as a rule not copied: `drop_grads` sets None, and a position is used or dropped before the next backward pass
+        if grads and any(map(zeroes_itself, parts_of(learn.opt))): grads = {p:grad.clone() for p,grad in grads.items()}
         began = learn.route.at_start
         return cls(began.outside, began.rates, values, grads, began.of_made)
 

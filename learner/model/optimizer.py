@@ -158,10 +158,14 @@ def RAdam(
 # %% ../../nbs/model/03_optimizer.ipynb #drop_grads
 _zero_grad = torch.optim.Optimizer.zero_grad
 
+def zeroes_itself(opt):
+    "Whether an optimizer has a `zero_grad` of its own, which may write zeros into gradients that others hold"
+    return type(opt).zero_grad is not _zero_grad or 'zero_grad' in vars(opt)
+
 def drop_grads(opt): # An optimizer, or several in an `OptimList`
     """As `opt.zero_grad()`, but without an entry for torch's profiler. Gradients become None, and never zeros in place:
     a position (`HypersAndGrads` in `loop.position`) may hold the tensors"""
-    if type(opt).zero_grad is not _zero_grad or 'zero_grad' in vars(opt): return opt.zero_grad()
+    if zeroes_itself(opt): return opt.zero_grad()
     for g in opt.param_groups:
         for p in g['params']: p.grad = None
 

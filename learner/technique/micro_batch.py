@@ -172,14 +172,15 @@ _signs = 'out of memory','allocate memory','ALLOC_FAILED'
 def _no_memory(e): return isinstance(e, torch.OutOfMemoryError) or any(o in str(e) for o in _signs)
 
 class _Start:
-    "Generators and buffers of the model as a batch finds them, so that it can be run again"
-    def __init__(self, model):
-        self.random = random_state()
+    "Generators of the run and buffers of the model as a batch finds them, so that it can be run again"
+    def __init__(self, learn):
+        self.parts,model = learn.searches.parts(learn),learn.model
+        self.random = random_state(parts=self.parts)
         def buffers(m): return m.named_buffers(recurse=False, remove_duplicate=False)
         self.buffers = [(m, k, b, b.clone()) for m in model.modules() for k,b in buffers(m)]
     def restore(self):
         for m,k,b,old in self.buffers: setattr(m, k, b.copy_(old))
-        set_random_state(self.random)
+        set_random_state(self.random, parts=self.parts)
 
 class MicroBatch(Callback):
     """Run training batches in pieces of at most `bs` samples, which takes less memory and gives the same step.
@@ -235,7 +236,7 @@ class MicroBatch(Callback):
 
     def _as_fits(self, batch, grads):
         "Run `batch` in smaller and smaller pieces until they fit"
-        n,start = max(min(batch.bs, self.fits or batch.bs), 1),_Start(self.learn.model)
+        n,start = max(min(batch.bs, self.fits or batch.bs), 1),_Start(self.learn)
         while True:
             try: return batch.run(n)
             except RuntimeError as e:
