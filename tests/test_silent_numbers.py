@@ -199,7 +199,8 @@ weight = torch.tensor([1.,5.,.1])
 def test_settings_of_a_loss_are_found_however_deep(loss):
     learn = mk(loss, n=60)
     x,y = learn.dls.valid.dataset.tensors
-    assert learn.validate().valid_loss==pytest.approx(F.cross_entropy(learn.model(x), y, weight=weight).item(), rel=1e-5)
+    want = F.cross_entropy(learn.model(x), y, weight=weight).item()
+    assert learn.validate().valid_loss==pytest.approx(want, rel=1e-5)
 
 def test_ignored_targets_are_found_however_deep():
     learn = mk(partial(CrossEntropyLossFlat(ignore_index=2)), metrics=accuracy)

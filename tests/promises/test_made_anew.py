@@ -64,7 +64,8 @@ def test_what_a_callback_makes_anew_on_the_way_gets_what_the_run_had_there(remak
         learn = remaking(tmp_path, remake, first, Checkpoint(), resume=True)
     assert learn.opt_step==whole.opt_step==9 and not recwarn.list
     assert same(learn.model.state_dict(), whole.model.state_dict())
-    for a,b in zip(learn.model.parameters(), whole.model.parameters()): assert same(learn.opt.state[a], whole.opt.state[b])
+    pairs = zip(learn.model.parameters(), whole.model.parameters())
+    assert all(same(learn.opt.state[a], whole.opt.state[b]) for a,b in pairs)
 
 @pytest.mark.parametrize('remake,match', [(other_opt, '`Adam` for `SGD`: what was remembered there is lost'),
     (wider, r'has made `model.0.weight`, .* anew, in another shape')])
