@@ -309,12 +309,12 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
  'Dispatcher.announce_error': 'Parameters:\n\n- `e`: The exception that ended a scope',
  'Dispatcher.ends_early': 'Parameters:\n\n- `e`: The exception that ends the innermost scope',
  'Dispatcher.hears': 'Parameters:\n\n- `cb`: A callback that is attached\n- `ev`: Name of an event',
+ 'Dispatcher.ignores_cancel': 'Parameters:\n\n- `e`: What a `before_…` has raised\n- `cb`: The callback',
  'Dispatcher.on': 'Parameters:\n'
                   '\n'
                   '- `ev`: An event, with or without a filter, or several combined with `|`\n'
                   '- `kwargs`: `order`, or a filter: see `on`',
  'Dispatcher.ordered_cbs': 'Parameters:\n\n- `ev`: Name of an event',
- 'Dispatcher.passes_over': 'Parameters:\n\n- `e`: What a `before_…` has raised\n- `cb`: The callback',
  'Dispatcher.remove_cb': 'Parameters:\n\n- `cb`: A callback, or a class: then all its instances',
  'Dispatcher.remove_cbs': 'Parameters:\n\n- `cbs`: Callbacks, or classes of them',
  'Dispatcher.removed_cbs': 'Parameters:\n\n- `cbs`: Callbacks, or classes of them',
@@ -339,7 +339,8 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
                    '- `resumable`: Note the generator states that `resume` needs\n'
                    '- `carry`: Let batches carry the generator states of their workers; each pass then has new '
                    'workers\n'
-                   "- `parts`: The loader's `moving_parts`, where they have been found before\n"
+                   "- `parts`: Generators of the run and what moves in the loader, by path; default: the loader's "
+                   '`moving_parts`\n'
                    '- `deal`: Deals batches to several processes, see `Deal`',
  'Draws.idxs': 'Parameters:\n\n- `i`: A batch that was drawn just now',
  'Draws.observe': 'Parameters:\n'
@@ -807,6 +808,13 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
                       '- `with_preds`: Return predictions\n'
                       '- `with_targs`: Return targets\n'
                       '- `concat_dim`: Dimension along which batches are concatenated; None for a list of batches',
+ 'Learner.ignores_cancel': 'Whether to ignore `e`: a run that resumes had begun the innermost scope before it was '
+                           'stopped\n'
+                           '\n'
+                           'Parameters:\n'
+                           '\n'
+                           '- `e`: What a `before_…` has raised\n'
+                           '- `cb`: The callback',
  'Learner.infer': 'Parameters:\n'
                   '\n'
                   '- `mode`: `validate` or `predict`\n'
@@ -848,13 +856,6 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
                        '\n'
                        '- `n_iter`: Number of the training batch, counted from 0\n'
                        '- `file`: Where to save them: a name in `learn.path/learn.model_dir`, or an absolute path',
- 'Learner.passes_over': 'Whether to ignore `e`: a run that resumes had begun the innermost scope before it was '
-                        'stopped\n'
-                        '\n'
-                        'Parameters:\n'
-                        '\n'
-                        '- `e`: What a `before_…` has raised\n'
-                        '- `cb`: The callback',
  'Learner.predict': 'Parameters:\n'
                     '\n'
                     '- `item`: One input, as a dataset would return it, without its target; a tuple of several. No '
@@ -1143,13 +1144,13 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
  'Position.__init__': 'Parameters:\n'
                       '\n'
                       '- `next`: What comes next: `batch` (in training), `validate`, `epoch` or `end`\n'
-                      '- `batch`: Training batches done in this epoch\n'
+                      '- `batch`: Training batches done in the epoch if `next` is `batch`, else 0\n'
                       '- `announced`: `before_draw` has been fired for the next batch\n'
                       '- `exact`: Nothing was half done\n'
                       '- `counters`: Epochs, batches and optimizer steps that are done\n'
                       '- `bounds`: Where the fit begins and ends\n'
                       '- `hypers_and_grads`: Of the moment: gradients are those that wait for a step\n'
-                      '- `loader`: Which batches come next, and the random numbers they are drawn with\n'
+                      '- `loader`: Which batches come next; its `now` has the states of all generators of the run\n'
                       '- `results`: Results of the last validation\n'
                       "- `state`: The user's `learn.state`\n"
                       '- `callbacks`: States of callbacks, by name\n'
@@ -1167,7 +1168,7 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
                 '\n'
                 '- `learn`: In a fit\n'
                 '- `next`: What comes next: `batch`, `validate`, `epoch` or `end`\n'
-                '- `batch`: Training batches done in this epoch\n'
+                '- `batch`: Training batches done in the epoch if `next` is `batch`\n'
                 '- `announced`: `before_draw` has been fired for the next batch\n'
                 '- `exact`: Nothing is half done\n'
                 '- `draws`: The pass over the training loader; default: one that begins here',
@@ -1237,8 +1238,8 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
                       '- `train_metrics`: Compute metrics in training too\n'
                       '- `valid_metrics`: Compute metrics in validation\n'
                       '- `beta`: Smoothing of `losses`: weight of the average so far, in [0,1)\n'
-                      '- `count`: `count(learn)` returns the number of items that the loss averages; default: see '
-                      '`n_items`',
+                      '- `count`: `count(learn)`: items that the loss averages, which weigh it in validation; '
+                      'default: `n_items`',
  'Recorder.add': 'Parameters:\n\n- `vals`: Values by name; those of other kinds than numbers are fine',
  'Recorder.best': 'Parameters:\n'
                   '\n'

@@ -6,7 +6,7 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader,IterableDataset,TensorDataset
 from learner.all import *
 from learner.inspect.summary import Summary
-from learner.loop.inference import of_run
+from learner.loop.inference import run_attrs
 
 def n_hooks(*ms): return sum(len(o._forward_hooks)+len(o._backward_hooks) for m in ms for o in m.modules())
 
@@ -32,7 +32,7 @@ def snapshot(learn):
         weights={k:v.tolist() for k,v in learn.model.state_dict().items()},
         grads=[None if p.grad is None else p.grad.tolist() for p in learn.model.parameters()],
         modes=[o.training for o in learn.model.modules()], opt=str(opt), hooks=n_hooks(learn.model),
-        learn={k:repr(getattr(learn, k)) for k in of_run if k!='dl'},
+        learn={k:repr(getattr(learn, k)) for k in run_attrs if k!='dl'},
         mode=learn.mode, training=learn.training, grad=torch.is_grad_enabled(), rows=repr(learn.recorder.rows),
         runs=[vars(o).get('run') for o in learn.cbs])
 

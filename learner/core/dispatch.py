@@ -146,7 +146,7 @@ class Notifier(Handlers):
 
     def ends_early(self, e): # The exception that ends the innermost scope
         "Called in each scope that an exception ends, before its cleanup"
-    def passes_over(self,
+    def ignores_cancel(self,
         e, # What a `before_…` has raised
         cb, # The callback
     ):

@@ -27,7 +27,7 @@ from .checks import brief,checked,is_number,is_whole,listed,nearest,one_of
 # %% ../../nbs/core/02_events.ipynb #cancels
 class CancelException(BaseException):
     "Ends one scope of training early. An argument is the reason; that of a fit is kept in `learn.stop_reason`"
-    def arrived(self): "Called when it reaches the scope that it ends; not if it is caught on the way"
+    def scope_reached(self): "Called when it reaches the scope that it ends; not if it is caught on the way"
 class CancelFitException(CancelException):          "Training is over: go to `after_cancel_fit`"
 class CancelEpochException(CancelException):        "Go to `after_cancel_epoch`, then to the next epoch"
 class CancelTrainException(CancelException):        "Go to `after_cancel_train`, then validate"

@@ -26,7 +26,7 @@ def fire_before(loop, ev):
         try: h()
         except BaseException as e:
             blame(e, h, ev)
-            if not loop.passes_over(e, owner_of(h)): raise
+            if not loop.ignores_cancel(e, owner_of(h)): raise
 
 def scope_depth(loop, cancel):
     "The place in `loop.scopes` of the scope that `cancel` ends"
@@ -51,7 +51,7 @@ def fire_after(loop, ev, gone):
 def fire_after_cancel(loop, nm, e):
     "Fire the `after_cancel_…` of the innermost scope, which `e` ends. Meanwhile, `e` is `loop.exc`"
     if nm=='fit': loop.stop_reason = str(e) or None # the reason of a smaller scope stopped no run
-    e.arrived()
+    e.scope_reached()
     outer,loop.exc = loop.exc,e
     try: loop(f'after_cancel_{nm}')
     finally: loop.exc = outer

@@ -234,7 +234,7 @@ def before_pass(
     dl, # Any iterable of batches
     n:int, # Batches drawn
     carry:bool=False, # Batches carry the generator states of their workers; each pass then has new workers
-    parts=None, # The loader's `moving_parts`, where they have been found before
+    parts=None, # Generators of the run and what moves in the loader, by path; default: the loader's `moving_parts`
 ) -> LoaderState:
     "Where a loader is between two passes"
     return LoaderState(n, at_start=None, now=random_state(dl, parts=parts), idxs=None, workers=None, exhausted=False,
@@ -249,7 +249,7 @@ class Draws(_Pass):
         dl, # Any iterable of batches
         resumable:bool=False, # Note the generator states that `resume` needs
         carry:bool=False, # Let batches carry the generator states of their workers; each pass then has new workers
-        parts=None, # The loader's `moving_parts`, where they have been found before
+        parts=None, # Generators of the run and what moves in the loader, by path; default: the loader's `moving_parts`
         deal=None, # Deals batches to several processes, see `Deal`
     ):
         self.parts = parts

@@ -35,7 +35,7 @@ class LoaderState:
     "Where a pass over a loader is, with all that it takes to get there again"
     n:int # Batches drawn
     at_start:dict|None # `random_state` at the beginning of the pass; None if the pass is not resumable
-    now:dict # `random_state` after `n` batches
+    now:dict # `random_state` after `n` batches: in a fit, of all generators of the run
     idxs:str|None # Indices of batch `n-1` as text, to compare when the pass resumes; None if not known
     workers:list|None # `random_state` of each worker after its latest batch; None if the batches did not carry them
     exhausted:bool # Whether the dataset ended with the latest batch: asked for more, it would begin again

@@ -22,7 +22,7 @@ from ..values.functions import of_library
 from ..model.optimizer import params_of
 from ..schedule.schedulers import ParamScheduler
 from ..restore.tensors import version_of
-from ..loop.loop import of_batch
+from ..loop.loop import batch_attrs
 from .code import events_of,functions_of,hyper,uses_at,writes
 
 # %% ../../nbs/diagnose/03_order.ipynb #Tie
@@ -130,7 +130,7 @@ def _mark(o):
 def _marks(learn):
     "Of everything that a training batch works with, by name"
     own = vars(learn) # a trace does not count this as reading
-    res = {k:_mark(own[k]) for k in of_batch}
+    res = {k:_mark(own[k]) for k in batch_attrs}
     model,opt = own['model'],own['_current_opt']
     for g in opt.param_groups:
         for k,v in g.items():

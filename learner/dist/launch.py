@@ -86,7 +86,7 @@ def unpack(data, known):
 # %% ../../nbs/dist/08_launch.ipynb #brought_back
 counted = ('epoch','n_epoch','start_epoch','n_train_iter','n_step','train_iter','opt_step','epoch_start','n_train',
     'n_iter','results','stop_reason','run_config','recognized','lr','monitor','_frozen')
-of_route = 'stopped','lineage','at_start'
+of_route = 'stopped','lineage','fit_start'
 
 def _packed(o, known):
     try: return pack(o, known)

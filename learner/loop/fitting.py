@@ -30,14 +30,14 @@ from .way_back import Stopped,given_hypers,overrides_of,scheduled_in
 from .route import StopForNow,running
 
 # %% ../../nbs/loop/07_fitting.ipynb #OptimizerMixin
-of_opt = 'opt','opt_made','rates_left','made_with','lr','lr_of_opt' # attributes that `create_opt` sets
+opt_attrs = 'opt','opt_made','rates_left','made_with','lr','lr_of_opt' # attributes that `create_opt` sets
 
 class OptimizerMixin(FreezeMixin, InferenceMixin):
     "Makes the optimizer, and sets its hyper-parameters"
     made_with = {} # what the optimizer was made with, by name
     opt_made = None # the optimizer, unless another has been assigned since the last fit
     rates_left = {} # its learning rates and weight decay when it was made or the last fit ended, as far as known
-    model_in_fit = None # which the optimizer is known to train
+    model_in_fit = None # the model of which `check_opt` knows in this fit that the optimizer trains it
     lr_of_opt = None # the very object in `lr` that the optimizer brought along, where none was given
     def create_opt(self):
         "Make a new optimizer; one that was given as it is starts anew, except for the first time"
@@ -70,9 +70,9 @@ class OptimizerMixin(FreezeMixin, InferenceMixin):
 
     def _take_over_rates(self, old):
         "Let an optimizer that was made during a fit train with the rates that the `old` one has reached"
-        at_start = self.route.at_start
-        at_start.made,at_start.of_made = self.opt,{k:get_hyper(self.opt, k) for k in hypers(self.opt)}
-        for k,began in at_start.rates.items():
+        start = self.route.fit_start
+        start.made,start.of_made = self.opt,{k:get_hyper(self.opt, k) for k in hypers(self.opt)}
+        for k,began in start.rates.items():
             if k not in hypers(self.opt): continue
             v = get_hyper(old, k) if old is not None and k in hypers(old) else began
             if v==get_hyper(self.opt, k): continue # to set weight decay may split groups
@@ -174,7 +174,7 @@ def ready_to_train(learn): # A learner that is to train
     learn.to_device()
     if learn.opt is None:
         learn.create_opt()
-        learn.note_opt() # it may be one of a subclass
+        learn.note_opt() # a `create_opt` of a subclass may not have done so
         go_with_params(learn.opt)
     if changed := [f'`learn.{k}`' for k,v in learn.made_with.items() if getattr(learn, k) is not v]: raise ValueError(
         f"{' and '.join(changed)} changed after the optimizer was made, which would be used on: "
@@ -247,7 +247,7 @@ def run_fit(learn,
     "A fit from its beginning, or from where it was stopped"
     if stopped is not None: stopped.check_within(bounds)
     prepare(learn, bounds)
-    for cb in [*learn.cbs]: cb('prepare_fit') # an event of its own: nothing is running yet
+    for cb in [*learn.cbs]: cb('prepare_fit') # called directly: no scope is running yet
     if stopped is None:
         overrides = {}
         check_rates(learn, {k for k,v in dict(lr=lr, wd=wd).items() if v is None} - scheduled_in(learn))
@@ -255,7 +255,7 @@ def run_fit(learn,
     else:
         overrides = overrides_of(learn, stopped, lr, wd, by_fit)
         asked = stopped.position.hypers_and_grads.rates | overrides
-    learn.route.begin(stopped, overrides, by_fit)
+    learn.route.begin(stopped, overrides, by_fit) # makes a new `FitStart`, which the lines below fill
     with learn.fitting('fit'), learn.added_cbs(replaced_pieces(learn)):
         warn_recomputed(learn)
         for k,v in asked.items():
@@ -263,7 +263,7 @@ def run_fit(learn,
             if stopped is None: learn.set_hyper(k, v)
             elif get_hyper(learn.opt, k)!=v: set_hyper(learn.opt, k, v) # groups stay as they are split
         rates = [k for k in ('wd','lr') if k in hypers(learn.opt)]
-        learn.route.at_start.rates = {k:asked.get(k) or get_hyper(learn.opt, k) for k in rates} # spared groups have 0
+        learn.route.fit_start.rates = {k:asked.get(k) or get_hyper(learn.opt, k) for k in rates} # spared groups have 0
         bounds.put(learn)
         Counters(epoch=bounds.start_epoch, train_iter=0, opt_step=0, epoch_start=0).put(learn)
         learn.stop_reason,learn.to_validate = None,learn.dls.valids
@@ -280,7 +280,7 @@ def run_fit(learn,
 class StopMixin(OptimizerMixin):
     "Stops a fit, says where it is, and restores what a fit changes"
     def uncut(self): return HeldInInference(self)
-    def passes_over(self, e, cb): return self.mode=='fit' and self.route.passes_over(e, cb)
+    def ignores_cancel(self, e, cb): return self.mode=='fit' and self.route.ignores_cancel(e, cb)
 
     def stop_soon(self,
         reason='', # Kept in `stop_reason`
@@ -320,7 +320,7 @@ class StopMixin(OptimizerMixin):
     def fitting(self, mode):
         "Around a fit or `lr_find`: restore modes and hyper-parameters at the end"
         opt,self.model_in_fit = self.opt,self.model # callbacks may replace them
-        outside = self.route.at_start.outside = {k:get_hyper(opt, k) for k in hypers(opt)}
+        outside = self.route.fit_start.outside = {k:get_hyper(opt, k) for k in hypers(opt)}
         with self.keep_modes():
             self.enter_mode(mode)
             if has_grads(self.opt): drop_grads(self.opt) # someone may have looked at some
@@ -330,10 +330,10 @@ class StopMixin(OptimizerMixin):
             else: warn_untrained(self, params)
             finally:
                 self.forget_batch()
-                self.route.forget()
+                self.route.release_workers()
                 self.searches.begin(remembers=False)
                 self.model_in_fit = None
-                began = self.route.at_start
+                began = self.route.fit_start
                 for o,values in (opt, outside),(began.made, began.of_made):
                     for k,v in (values or {}).items(): set_hyper(o, k, with_added(o, k, v))
                 began.made = None

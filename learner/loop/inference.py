@@ -25,7 +25,7 @@ from ..record.history import Row
 from ..record.recorder import Recorder
 from ..restore.places import all_modules
 from ..restore.snapshot import unmoved
-from .loop import Loop,of_batch,of_phase
+from .loop import Loop,batch_attrs,phase_attrs
 
 # %% ../../nbs/loop/02_inference.ipynb #release_frames
 class _Frames(list):
@@ -58,8 +58,8 @@ def release_frames(e):
     shell.events.register('post_run_cell', after_cell)
 
 # %% ../../nbs/loop/02_inference.ipynb #RestoreMixin
-of_run = (*of_batch, *of_phase, 'n_train_iter','n_step','epoch','n_epoch','start_epoch','train_iter','opt_step',
-    'stop_reason','epoch_start','n_train','_to_validate') # attributes that a run of its own changes
+run_attrs = (*batch_attrs, *phase_attrs, 'n_train_iter','n_step','epoch','n_epoch','start_epoch','train_iter',
+    'opt_step','stop_reason','epoch_start','n_train','_to_validate') # attributes that a run of its own changes
 
 class RestoreMixin(Loop):
     "Restores what a run changes"
@@ -109,7 +109,7 @@ class RestoreMixin(Loop):
         "Leave everything as it is, whatever inference does"
         counts,results = [(cb, cb.counts) for cb in self.cbs if isinstance(cb, FuncCallback)],self.results
         in_run = self.mode is not None
-        attrs = (*of_run, 'results') if in_run else of_run
+        attrs = (*run_attrs, 'results') if in_run else run_attrs
         with self.uncut() as body, unmoved(self, *loaders), self.keep_attrs(attrs):
             if not in_run: self.n_train_iter = self.n_step = None # bounds of a fit
             try:
@@ -213,5 +213,5 @@ class InferenceMixin(RestoreMixin):
 
     def validate_now(self):
         "Validate at `before_draw`, in the middle of training, as at the end of an epoch: as a part of the fit"
-        with self.keep_attrs(of_batch+of_phase), self.keep_modes(), self.nested_inference(resumable=True):
+        with self.keep_attrs(batch_attrs+phase_attrs), self.keep_modes(), self.nested_inference(resumable=True):
             self.validate_all()

@@ -151,8 +151,8 @@ def in_batches(frame):
     return code in may_be_cut
 
 class HeldInInference(HeldInterrupt):
-    """The same around an inference, or other changes that belong together: what model, loss, loader and callbacks do
-    is interrupted at once"""
+    """Holds Ctrl-C while the library sets up or puts back, as `learn.uncut()` asks for; in between, what model, loss,
+    loader and callbacks do is interrupted at once. Within another one of the same learner, that one decides"""
     at_end = "Stopped. Everything is as it was before."
     def decides_for(self, inner): return inner.owner is self.owner and isinstance(inner, HeldInInference)
 

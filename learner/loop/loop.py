@@ -98,7 +98,8 @@ class FitProgress(OwnLosses):
     def __init__(self):
         super().__init__()
         self.n_epoch,self.n_train_iter,self.n_step = 1,None,None
-        self.epoch = self.train_iter = self.opt_step = 0
+        self.epoch = self.opt_step = 0
+        self.train_iter = 0 # counted by `TrainEvalCallback`, in `after_batch` and before other callbacks
         self.start_epoch = 0 # number of the first epoch
         self.epoch_start = 0 # training batches done when the running epoch began
         self.n_train = None
@@ -124,19 +125,20 @@ class FitProgress(OwnLosses):
         return pct
 
 # %% ../../nbs/loop/01_loop.ipynb #LoopState
-of_batch = 'batch','xb','yb','pred','loss','loss_grad'
-of_phase = 'dl','dl_name','n_iter','stop_at','iter'
+batch_attrs = 'batch','xb','yb','pred','loss','loss_grad'
+phase_attrs = 'dl','dl_name','n_iter','stop_at','iter'
 
 class LoopState(FitProgress):
     "What a loop works with: its route, the loader of a phase, the parts of a batch"
     _current_opt = None
-    two_weights = False # the optimizer trains other weights than are used
+    two_weights = False # a schedule-free optimizer: it trains one set of weights, and their average is used
     needs_closure = False # it computes loss and gradients again within its step, as LBFGS does
     def __init__(self):
         super().__init__()
         self.route,self.results,self.limits,self._to_validate = Route(self),Row(),{},None
         self.iter,self.n_iter,self.stop_at = 0,None,None
-        self.forward_with,self.searches = None,Searches()
+        self.forward_with = None # gets the forward pass of a training batch as a function, and runs it in its own way
+        self.searches = Searches()
         self.forget_batch()
 
     def run_scopes(self):
@@ -148,14 +150,14 @@ class LoopState(FitProgress):
     ):
         "Begin a fit or an inference, with the optimizer that there is now"
         self.mode = mode
-        self._note_opt() # which may have been changed since it was assigned
+        self._note_how_it_steps() # which may have been changed since it was assigned
     def take_step(self):
         "Take a step of the optimizer, between its events"
         self._step()
 
     def forget_batch(self):
         "Let go of batch, loader and loss"
-        for k in ('dl', 'dl_name', *of_batch): setattr(self, k, None)
+        for k in ('dl', 'dl_name', *batch_attrs): setattr(self, k, None)
 
     @property
     def idxs(self):
@@ -175,8 +177,8 @@ class LoopState(FitProgress):
             raise TypeError(f"`opt` is a `torch.optim.Optimizer`, but got {brief(v)}. A class of your own derives from "
                 "`Optimizer`; a class or function that makes an optimizer is an `opt_func`")
         self._current_opt = v
-        self._note_opt()
-    def _note_opt(self):
+        self._note_how_it_steps()
+    def _note_how_it_steps(self):
         self.two_weights = bool(switching(self._current_opt))
         self.needs_closure = self._current_opt is not None and requires_closure(self._current_opt)
 
@@ -251,7 +253,9 @@ class Phases(LoopState):
         dls = self.to_validate
         if dls and self.mode!='predict': self.results = Row()
         for name,dl in dls.items():
-            with keep_loaders(self, dl) if self.mode=='fit' else nullcontext(): # else `unchanged` does more
+            # outside of the scope: `cleanup_validate` may draw, too. Outside of a fit, `unchanged` does more
+            with keep_loaders(self, dl) if self.mode=='fit' else nullcontext():
+                # a twin, where a pass over the same loader may be open around this one
                 self.use_loader(name, twin(dl) if dl is self.dls.train or dl is self.dl else dl, training=False)
                 if not self.two_weights: self._validate()
                 else:
@@ -314,13 +318,13 @@ def check_loss(learn, e):
     if not o.requires_grad: raise ValueError("The loss does not depend on any trainable parameter: "
         "it is detached from the model, or all that it depends on is frozen")
 
-def announce_draw(learn, i, b):
+def fire_after_draw(learn, i, b):
     "Let callbacks see batch `i`, which has just been drawn; returns it, or what they have put in its place"
     learn.iter,learn.batch = i,b
     learn('after_draw')
     return learn.batch
 
-def announce_loss(learn):
+def fire_after_loss(learn):
     "Let `loss`, which is logged, be another tensor than `loss_grad`, since a callback may change that one in place"
     if isinstance(learn.loss_grad, torch.Tensor): learn.loss = learn.loss_grad.clone()
     learn('after_loss')
@@ -358,18 +362,18 @@ class Loop(Phases):
     def _train(self): self.all_batches()
 
     @scope
-    def _validate(self):
+    def _validate(self): # model and loss are put back inside of the scope: `after_validate` finds them as they were
         with torch.no_grad(), keep_model_and_loss(self) if self._mode=='fit' else nullcontext(): self.all_batches()
 
     @interruptible
     def all_batches(self):
         "Run each batch of the phase"
         for i,b in self.route.batches():
-            if self.handlers['after_draw']: b = announce_draw(self, i, b)
+            if self.handlers['after_draw']: b = fire_after_draw(self, i, b)
             self.one_batch(i, b)
 
     @scope
-    @interruptible # a `_forward` of the user's
+    @interruptible # Ctrl-C may cut a `_forward` of the user's, which this calls
     def _batch(self):
         if not self._training: return self._forward()
         if self.forward_with is None: self._forward()
@@ -383,10 +387,10 @@ class Loop(Phases):
         if self.handlers['after_pred']: self('after_pred')
         self.loss_grad = self.loss = (self.loss_func(self.pred, *self.yb)
             if usual and self.yb and self.loss_func is not None else find_loss(self))
-        if self.handlers['after_loss'] or self.handlers['before_backward']: announce_loss(self) # both may change it
+        if self.handlers['after_loss'] or self.handlers['before_backward']: fire_after_loss(self) # both may change it
 
     def _do_grad_opt(self):
-        "Backward pass, step, and zeroing of gradients. A cancel before the step keeps them for the next batch"
+        "Backward pass, step, and zeroing of gradients. A cancelled batch keeps them for the next one before its step"
         self.backward_done,steps = False,self.opt_step
         self._backward()
         try:

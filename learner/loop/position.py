@@ -73,6 +73,12 @@ def _by_group(opt, saved):
         res.append(next(whose[k] for k in ((group, half), (group, False), (group, True)) if k in whose))
     return res
 
+def _waiting_grads(opt):
+    "Gradients that wait for their step, by parameter"
+    grads = {p:p.grad for g in opt.param_groups for p in g['params'] if p.grad is not None}
+    # as a rule not copied: `drop_grads` sets None, and a position is used or dropped before the next backward pass
+    return {p:g.clone() for p,g in grads.items()} if any(map(zeroes_itself, parts_of(opt))) else grads
+
 @dataclass
 class HypersAndGrads:
     "Hyper-parameters and gradients; the optimizer's own state is not part of it"
@@ -80,16 +86,12 @@ class HypersAndGrads:
     rates:dict   # `lr` and `wd` with which the fit began
     groups:list  # All values of each parameter group
     grads:dict   # Gradients that wait for their step, by parameter
-    left:dict|None=None # What the fit leaves in an optimizer that was made during it; None: `outside`, also in files
+    outside_of_made:dict|None=None # As `outside`, of an optimizer that was made during the fit; not in files
 
     @classmethod
     def of(cls, learn, with_grads=True):
-        groups = learn.opt.param_groups
-        values = [*map(values_in, groups)]
-        grads = {p:p.grad for g in groups for p in g['params'] if p.grad is not None} if with_grads else {}
-        # as a rule not copied: `drop_grads` sets None, and a position is used or dropped before the next backward pass
-        if grads and any(map(zeroes_itself, parts_of(learn.opt))): grads = {p:grad.clone() for p,grad in grads.items()}
-        began = learn.route.at_start
+        values = [*map(values_in, learn.opt.param_groups)]
+        grads,began = _waiting_grads(learn.opt) if with_grads else {},learn.route.fit_start
         return cls(began.outside, began.rates, values, grads, began.of_made)
 
     def put(self, learn):
@@ -101,7 +103,7 @@ class HypersAndGrads:
 
     def changed(self, learn):
         "Hyper-parameters that were changed since the fit was stopped, with None for groups that were not"
-        was,now = self.left or self.outside,learn.route.at_start.outside
+        was,now = self.outside_of_made or self.outside,learn.route.fit_start.outside
         both = {k:list(zip(v, now[k])) for k,v in was.items() if k in now} # a fit may have added groups
         return {k:[None if new==old else new for old,new in vs] for k,vs in both.items() if any(a!=b for a,b in vs)}
 
@@ -188,7 +190,7 @@ def settings_of(learn) -> dict: # By dotted names
     "What the fit is made of now, and its course depends on"
     idle = [f'callbacks.{k}' for k,o in by_name(learn.cbs).items() if o.writes or o.watches]
     def matters(k): return not k.startswith(_compared_elsewhere) and '.'.join(k.split('.')[:2]) not in idle
-    samples = {f'samples.{k}':v for k,v in learn.route.at_start.samples.items()}
+    samples = {f'samples.{k}':v for k,v in learn.route.fit_start.samples.items()}
     return {k:v for k,v in run_config(learn).flat().items() if matters(k)} | samples
 
 def resume_settings(learn) -> dict: # By dotted names
@@ -222,7 +224,7 @@ def _before_pass(learn, n):
 
 def _complete_loader(state, learn):
     "The loader's `state`, with what was found and counted since the last search"
-    train,now,began = learn.dls.train,state.now,learn.route.at_start
+    train,now,began = learn.dls.train,state.now,learn.route.fit_start
     late = {k:v for k,v in states_of(learn.searches.parts(learn, train)).items() if k not in now['own']}
     counts = counts_of(train, digests=True, find=learn.searches.find)
     return replace(state, description=describe(train), now=now | dict(own=now['own']|late),
@@ -268,7 +270,7 @@ def _warn_of_changes(at, learn, overrides, told, gone, in_memory):
         now = resume_settings(learn)
         differs = _changed_limits(at, now) if in_memory else _changed_since_file(at, now, overrides, told, gone)
         if differs: warn(f"The run resumes with other settings than it had: {'; '.join(differs)}")
-        if not in_memory: warn_of_samples(samples_in(at.settings), learn.route.at_start.samples)
+        if not in_memory: warn_of_samples(samples_in(at.settings), learn.route.fit_start.samples)
     _warn_of_others(at.others)
     if at.modules: _warn_of_modules(at.modules, learn.cbs, learn.state)
     if at.evaluated and at.batch!=learn.n_iter: _warn_of_modes(at.evaluated, learn)
@@ -278,13 +280,13 @@ def _warn_of_changes(at, learn, overrides, told, gone, in_memory):
 class Position:
     "Where a run is"
     next:str                 # What comes next: `batch` (in training), `validate`, `epoch` or `end`
-    batch:int                # Training batches done in this epoch
+    batch:int                # Training batches done in the epoch if `next` is `batch`, else 0
     announced:bool           # `before_draw` has been fired for the next batch
     exact:bool               # Nothing was half done
     counters:Counters        # Epochs, batches and optimizer steps that are done
     bounds:Bounds            # Where the fit begins and ends
     hypers_and_grads:HypersAndGrads # Of the moment: gradients are those that wait for a step
-    loader:LoaderState       # Which batches come next, and the random numbers they are drawn with
+    loader:LoaderState       # Which batches come next; its `now` has the states of all generators of the run
     results:dict             # Results of the last validation
     state:dict               # The user's `learn.state`
     callbacks:dict           # States of callbacks, by name
@@ -311,7 +313,7 @@ class Position:
     def of(cls,
         learn, # In a fit
         next:str, # What comes next: `batch`, `validate`, `epoch` or `end`
-        batch:int=0, # Training batches done in this epoch
+        batch:int=0, # Training batches done in the epoch if `next` is `batch`
         announced:bool=False, # `before_draw` has been fired for the next batch
         exact:bool=True, # Nothing is half done
         draws:Draws|None=None, # The pass over the training loader; default: one that begins here
@@ -328,7 +330,7 @@ class Position:
     def complete(self, learn): # The learner whose position it is
         "The same position, with what only a position that is used needs"
         if self.settings is not None: return self
-        began = learn.route.at_start.runs
+        began = learn.route.fit_start.runs
         runs = {k:cb.run for k,cb in by_name(learn.cbs).items() if began.get(k, cb.run)!=cb.run}
         in_training = self.next=='batch' and self.exact and learn.training
         evaluated = [k for k,m in _named_modules(learn) if not m.training] if in_training else None

@@ -140,7 +140,8 @@ class Originals:
     def _hand_on_state(self, opt, heirs):
         olds,news = with_held([self.opt]),with_held([opt])
         if [*map(type, olds)]!=[*map(type, news)]: return warn("On the way to where the run was stopped, a callback "
-            f"has made an optimizer anew, `{short_name(type(opt))}` for `{short_name(type(self.opt))}`: what was remembered there is lost")
+            f"has made an optimizer anew, `{short_name(type(opt))}` for `{short_name(type(self.opt))}`: "
+            "what was remembered there is lost")
         known = {id(p) for p in params_of(opt)}
         for old,new in zip(olds, news):
             states = {heirs.get(id(p), p):s for p,s in old.state.items()}
@@ -188,7 +189,7 @@ class Target:
 
 # %% ../../nbs/loop/05_way_back.ipynb #functions_of
 @dataclass
-class AtStart:
+class FitStart:
     "What there was when a fit began"
     counts:dict=field(default_factory=dict)  # What the training loader had counted
     moved:list=field(default_factory=list)   # What had changed there in the run before, by name
@@ -228,7 +229,7 @@ class WayBack(Route):
         super().__init__(learn)
         self.stopped,self.target = None,None # the last fit, if it was stopped; where this one is going
         self.lineage = () # turns of the last fit
-        self.at_start = AtStart()
+        self.fit_start = FitStart()
         self.draws = None # the pass over the running phase's loader
         self._attributes = None # of model and loss, as they were before training
 
@@ -236,7 +237,7 @@ class WayBack(Route):
     @property
     def resuming(self): return self.target is not None
 
-    def forget(self):
+    def release_workers(self):
         "Let go of the loader's iterator: its workers end"
         if self.draws is not None: self.draws.iterator = None
 
@@ -255,7 +256,7 @@ class WayBack(Route):
         cut_validation = self._cut_validation(stopped) # which asks the last pass
         self.stopped = self.draws = self.target = None
         attributes = self.attributes # noted now, before callbacks change any
-        self.at_start = AtStart(counts_of(learn.dls.train, digests=True),
+        self.fit_start = FitStart(counts_of(learn.dls.train, digests=True),
             stopped.position.loader.moved or [] if stopped else [],
             samples_of({'train': learn.dls.train, **learn.dls.valids}))
         if stopped is None: self.lineage = Turn(new_run(), 'fit', 0),; return
@@ -263,8 +264,8 @@ class WayBack(Route):
         stopped.check_loader(learn.dls.train)
         at = self._start_out(stopped, attributes)
         self.target = Target(at, stopped.cbs, dict(overrides), snapshot_of_weights(learn), Originals(learn),
-            stopped.in_memory, by_fit, cut_validation, _unnamed(learn.cbs) if stopped.in_memory else {}, noted_in(stopped),
-            owners(attributes.roots))
+            stopped.in_memory, by_fit, cut_validation, _unnamed(learn.cbs) if stopped.in_memory else {},
+            noted_in(stopped), owners(attributes.roots))
 
     def _start_out(self, stopped, attributes):
         "Restore what has to be there before callbacks set up; the position that the fit goes to"
@@ -296,7 +297,7 @@ class WayBack(Route):
         at = stopped.position.attributes
         return at and stopped.attributes_left.updated(at, self.attributes)
 
-    def passes_over(self, e, cb):
+    def ignores_cancel(self, e, cb):
         "Whether to ignore the cancel `e` that `cb` has raised: the stopped run was inside of that scope, uncancelled"
         if not self.resuming or not any(isinstance(e, cancels[k]) for k in self.learn.scopes if k!='fit'): return False
         at = self.target.position

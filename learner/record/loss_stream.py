@@ -73,7 +73,7 @@ class LossStream:
         self.avg = avg
 
     def arrived(self) -> tuple: # Losses, smoothed losses
-        "Losses that have arrived from the device, which is not waited for. The others are sent"
+        "Losses that have arrived from the device; a GPU of CUDA is not waited for. The others are sent"
         self.send()
         self.receive(wait=False)
         return self.raw,self.smooth
@@ -90,6 +90,7 @@ class LossStream:
         return dict(_raw=raw[:n], _smooth=smooth[:n], avg=self._avg_after(n))
 
     def _avg_after(self, n):
+        "The average after `n` losses, by the rule of `_take`"
         if n==len(self.raw): return self.avg
         start,avg = self.start
         for o in islice(self.raw, start, n): avg = avg*self.beta + o*(1-self.beta) if isfinite(o) else avg

@@ -308,7 +308,7 @@ class Recorder(RowWriter):
         train_metrics:bool=False, # Compute metrics in training too
         valid_metrics:bool=True, # Compute metrics in validation
         beta:float=.98, # Smoothing of `losses`: weight of the average so far, in [0,1)
-        count=None, # `count(learn)` returns the number of items that the loss averages; default: see `n_items`
+        count=None, # `count(learn)`: items that the loss averages, which weigh it in validation; default: `n_items`
     ):
         self.add_time,self.train_metrics,self.valid_metrics,self.beta = add_time,train_metrics,valid_metrics,beta
         self.count,self.summed,self.checks,self.told = count,False,BatchChecks(count),set() # warned of in this fit

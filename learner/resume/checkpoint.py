@@ -69,7 +69,8 @@ class Result:
 
     @property
     def value(self):
-        if self.rec is None or not self.rec.rows or self.rec.iters[-1]<len(self.rec.lrs): return None
+        if self.rec is None or not self.rec.rows: return None
+        if self.rec.iters[-1]<len(self.rec.lrs): return None # a batch was trained on since the last row
         v = self.rec.rows[-1].get(self.column)
         return None if v is missing or isnan(v) else float(v)
 

@@ -27,14 +27,14 @@ from .state_file import write_state
 class Entry:
     "What a manifest says of one file"
     name:str        # Of the file, in the folder
-    run:str         # Random name of the fit
+    run:str         # Random name of the run, which a fit that resumes keeps
     hash:str|None   # Of what was written; None if it is not known
     exact:bool      # It was written between two batches, so that the run resumes exactly
     epoch:int       # Epochs done
     iter:int        # Training batches done
     value:float|None     # Result of these weights, if it was measured, and the best are kept
     chain:str|None=None  # Random name of the script, whose fits are numbered
-    fit:int|None=None    # Number of the fit in its chain
+    fit:int|None=None    # Number of the fit in its chain, from 0
 
     @classmethod
     def read(cls, o):
@@ -160,7 +160,7 @@ class Keeping:
 class FitPlace(NamedTuple):
     "Which fit of a script it is, or comes next: its number in a chain of fits, not a position in a run"
     chain:str|None # Random name that the fits of a script share
-    fit:int        # How many of them have come to their end
+    fit:int        # Its number, from 0: as many have come to their end
 
 _places = WeakKeyDictionary() # by learner, then by folder
 

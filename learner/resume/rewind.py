@@ -216,8 +216,8 @@ def _shared(learn, datasets):
     "What a fork shares with its parent, as `deepcopy` wants to know it"
     if not learn.lineage: return _tensors_of(datasets)
     train,route = learn.dls.train,learn.route
-    counts = moved_counts(route.at_start.counts, counts_of(train, digests=True))
-    moved = {o.split('.', 1)[1] for o in (*counts, *route.at_start.moved)}
+    counts = moved_counts(route.fit_start.counts, counts_of(train, digests=True))
+    moved = {o.split('.', 1)[1] for o in (*counts, *route.fit_start.moved)}
     own = [vars(o) for o in datasets if hasattr(o, '__dict__') and not has_state(type(o))]
     parts = [v for attrs in own for k,v in attrs.items() if k not in moved]
     parts += [o for o in datasets if isinstance(o, (list,tuple))]

@@ -16,7 +16,7 @@ Weights and the optimizer's state are a small part of what training is made of. 
 | `at` | where the run is: a `Position`, without its `callbacks`, `state` and `attributes`, which have keys of their own, and `others`; `modules`, `runs`, `evaluated` and `stop_reason` only if there are some | `Position.of`, `complete`, `position_to_file` | `position_from_file`, `Position.put` |
 | `at.next`, `at.batch`, `at.announced`, `at.exact` | between which two batches or phases | `Pauses.pause` | `ResumableRoute` |
 | `at.counters`, `at.bounds` | epochs, batches and steps done; where the fit ends | `Counters.of`, `Bounds.of` | `Counters.put`, `learn.resume` |
-| `at.hypers_and_grads` | hyper-parameters of the moment, gradients that wait for their step | `HypersAndGrads.of` | `HypersAndGrads.put` |
+| `at.hypers_and_grads` | hyper-parameters of the moment and those from before the fit, gradients that wait for their step | `HypersAndGrads.of` | `HypersAndGrads.put` |
 | `at.loader` | a `LoaderState`: batches drawn, generators, counts of samplers, a description | `Draws.state`; where no batch was drawn, `Position.of` | `Draws.resume`, `Draws.restore` |
 | `at.results`, `at.settings` | the last validation; what the fit was made of | `Position.of`, `complete` | `Position.put` |
 | `callbacks` | their states, by name | `callback_states` | `RunState.put`; `put_callbacks`, when the run arrives |
@@ -185,7 +185,7 @@ def position_to_file(at, opt, enc):
     for k in ('state','callbacks','others','attributes'): del res[k] # a file has keys of its own for most of them
     for k in ('modules','runs','evaluated','stop_reason'): # few runs have some
         if not res[k]: del res[k]
-    del res['hypers_and_grads']['left'] # the fit that resumes begins with the optimizer of before
+    del res['hypers_and_grads']['outside_of_made'] # the fit that resumes begins with the optimizer of before
     res['hypers_and_grads']['grads'] = [at.hypers_and_grads.grads.get(p) for p in params_of(opt)]
     return enc(res, 'at')
 

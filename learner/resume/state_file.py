@@ -82,7 +82,7 @@ def warn_unsaved(
     learn, # A learner that has an optimizer
 ):
     "Warn of optimizers and parameters of callbacks, or of a Learner of your own, that a state file would lack"
-    saved,fit = _saved_ids(learn),learn.route.at_start if learn.mode=='fit' else None # a new one for each fit
+    saved,fit = _saved_ids(learn),learn.route.fit_start if learn.mode=='fit' else None # another object in each fit
     for k,v in unsaved_attrs(learn.opt).items():
         known = search({'': v}, _learns, inside=False, depth=3)
         if known and not any(_moves_unsaved(o, saved, fit) for o in known.values()): continue # all is the model's

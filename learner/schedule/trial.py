@@ -21,7 +21,7 @@ from ..core.callbacks import bring_back
 from ..core.checks import checked
 from ..values.functions import module_internals
 from ..data.loaders import check_starts_anew,twin
-from ..loop.fitting import of_opt
+from ..loop.fitting import opt_attrs
 from ..loop.interrupt import HeldInterrupt
 from ..loop.learner import Learner
 from ..restore.snapshot import OptSnapshot,Snapshot
@@ -106,7 +106,7 @@ def trial(
     for k,o in (('train', dls.train), *dls.valids.items()): check_starts_anew(k, o, 'a trial would use it up')
     learn.to_device()
     away,added = shown_or_written(learn),[o for o in L(cbs) if not getattr(o, 'writes', False)]
-    kept = *of_opt,'dls','results','limits','state','route'
+    kept = *opt_attrs,'dls','results','limits','state','route'
     with HeldInterrupt(learn), learn.unchanged(*dls), learn.keep_attrs(kept), learn.removed_cbs(away), \
             learn.added_cbs(added), restored(learn):
         learn.route = type(learn.route)(learn) # a fit that was stopped can still be resumed afterwards

@@ -17,7 +17,7 @@ from ..core.checks import checked
 from ..core.callback import Callback
 from ..data.batches import map_tensors
 from ..model.mapping import positional,set_forward
-from ..loop.loop import announce_loss
+from ..loop.loop import fire_after_loss
 from ..schedule.trial import trial
 
 # %% ../../nbs/speed/03_compile.ipynb #compiled_again
@@ -99,7 +99,7 @@ class _WithLoss:
         finally: set_forward(learn.model, compiled)
         if self.graphs: learn.pred = map_tensors(torch.clone, learn.pred)
         learn.loss_grad = learn.loss
-        announce_loss(learn)
+        fire_after_loss(learn)
 
 # %% ../../nbs/speed/03_compile.ipynb #Compile
 class Compile(Callback):

@@ -102,7 +102,7 @@ def _position_in_file(v):
 # %% ../../nbs/values/05_digests.ipynb #moved_results
 @contextmanager
 def _same_random():
-    "Put the generators of Python, numpy and torch back at the end"
+    "Put the generators of Python, numpy and torch back at the end; `random_state`, which knows all, comes later"
     states = random.getstate(),np.random.get_state()
     with torch.random.fork_rng(devices=[]):
         try: yield
