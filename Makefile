@@ -15,7 +15,7 @@ demo: .venv/.demo ## Train a small model and watch it
 
 test: export PYTHONDONTWRITEBYTECODE = # its many processes share compiled modules
 test: .venv/.dev ## Run all notebooks and tests (some of them: make test K=schedule)
-	@$(bin)/python -m pytest -q -n 3 --dist worksteal $(select)
+	@$(bin)/python -m pytest -q -n auto --dist worksteal $(select)
 
 check: .venv/.dev ## Lint, and see that everything generated is up to date
 	@$(bin)/ruff check -q --output-format concise learner tests tools docs $(wildcard bench demo)

@@ -36,6 +36,11 @@ def pytest_configure(config):
         other_cpu.install()
     if getattr(config.option, 'numprocesses', None): processes.server() # one for all workers
 
+def pytest_xdist_auto_num_workers():
+    "One more than there are CPUs, since some tests wait for processes of their own. Each takes about 0.7 GB"
+    n = len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else os.cpu_count()
+    return min(n, 8)+1
+
 gc.disable() # until tests are collected
 def pytest_collection_finish():
     "Modules and cases stay until the end: collections of garbage, which some tests ask for, need not visit them"
