@@ -4754,6 +4754,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                      'learner/restore/places.py'),
                                         'learner.restore.places.Searches.begin': ( 'restore/places.html#searches.begin',
                                                                                    'learner/restore/places.py'),
+                                        'learner.restore.places.Searches.end': ( 'restore/places.html#searches.end',
+                                                                                 'learner/restore/places.py'),
                                         'learner.restore.places.Searches.find': ( 'restore/places.html#searches.find',
                                                                                   'learner/restore/places.py'),
                                         'learner.restore.places.Searches.holders': ( 'restore/places.html#searches.holders',

@@ -331,7 +331,7 @@ class StopMixin(OptimizerMixin):
             finally:
                 self.forget_batch()
                 self.route.release_workers()
-                self.searches.begin(remembers=False)
+                self.searches.end()
                 self.model_in_fit = None
                 began = self.route.fit_start
                 for o,values in (opt, outside),(began.made, began.of_made):

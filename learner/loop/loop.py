@@ -61,11 +61,11 @@ class Route:
         "What the sampler gave for batch `i`, which was drawn just now; None if it is not known"
 
     def decided(self, f):
-        "What `f` returns, for all of several processes in the first one: their clocks differ"
+        "What `f()` returns; of several processes, the first one decides for all, such as by its clock"
         return f() if self.peers is None else self.peers.procs.from_first(f)
 
     def in_all(self, samples, items):
-        "Samples and items of a training batch in all processes, where this one has so many"
+        "Samples and items of a training batch, those of all processes added up"
         return (samples,items) if self.peers is None else self.peers.totals
 
     def aside(self, resumable=False):

@@ -77,11 +77,16 @@ class Searches:
     "What was found in a run and its loaders, remembered while a fit runs"
     def __init__(self):
         self.searches,self.named = {},set() # and what a warning has named
-        self.begin(remembers=False)
+        self.end()
 
-    def begin(self, remembers=True):
+    def begin(self):
         "Forget everything, and remember what is found from now on"
-        self.remembers = remembers
+        self.end()
+        self.remembers = True
+
+    def end(self):
+        "Forget everything, and remember nothing more"
+        self.remembers = False
         self.searches.clear()
         self.places,self.of,self.held,self.last = {},(),None,{}
         self.told = set() # names of what holds too much to be searched
