@@ -137,6 +137,12 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
                        '\n'
                        '- `fname`: A name in `learn.path`, or an absolute path\n'
                        '- `append`: Keep the rows of earlier fits',
+ 'CSVLogger.begins_run': 'Whether another run begins with `line`; unknown in general\n'
+                         '\n'
+                         'Parameters:\n'
+                         '\n'
+                         '- `line`: As in `lines()`\n'
+                         '- `before`: The line above it',
  'CSVLogger.encoded': 'Bytes of `lines`\n'
                       '\n'
                       'Parameters:\n'
@@ -424,6 +430,7 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
                         '\n'
                         '- `fname`: A name in `learn.path`, or an absolute path\n'
                         '- `append`: Keep what earlier fits have written',
+ 'FileLogger.begins_run': 'Parameters:\n\n- `line`: As in `lines()`\n- `before`: The line above it',
  'FileLogger.damaged': 'Parameters:\n\n- `why`: What is wrong with the file',
  'FileLogger.encoded': 'Parameters:\n'
                        '\n'
@@ -609,6 +616,12 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
                         '- `fname`: A name in `learn.path`, or an absolute path\n'
                         '- `append`: Keep the lines of earlier fits\n'
                         '- `batches`: In training batches: log losses of one of so many; 0: of none',
+ 'JSONLogger.begins_run': 'Whether another run begins with `line`; unknown in general\n'
+                          '\n'
+                          'Parameters:\n'
+                          '\n'
+                          '- `line`: As in `lines()`\n'
+                          '- `before`: The line above it',
  'JSONLogger.log': 'Log a row\n'
                    '\n'
                    'Parameters:\n'

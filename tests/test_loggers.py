@@ -853,10 +853,6 @@ def test_a_run_that_resumes_keeps_its_rows_and_those_of_others_apart(tmp_path, m
     a.fit(4, cbs=[make(append=append), stops_after(8), *saving()])
     b.fit(4, cbs=make(append=append))
     others = list(b.recorder['valid_loss'])
-    if how=='in memory' and append:
-        a.resume()
-        mine = list(a.recorder['valid_loss'])
-        assert losses_in(make(), tmp_path)==mine[:2]+others+mine[2:]; return
     if how=='from a file': a = a_run(tmp_path)
     def rest():
         if how=='in memory': a.resume()
@@ -865,7 +861,25 @@ def test_a_run_that_resumes_keeps_its_rows_and_those_of_others_apart(tmp_path, m
     else:
         with pytest.warns(UserWarning, match='does not have the lines of this run any more'): rest()
     mine = list(a.recorder['valid_loss'])
-    assert len({*mine,*others})==8 and losses_in(make(), tmp_path)==mine
+    assert len({*mine,*others})==8
+    assert losses_in(make(), tmp_path)==(mine[:2]+others+mine[2:] if append else mine)
+
+@pytest.mark.parametrize('make', [CSVLogger, JSONLogger])
+@pytest.mark.parametrize('n', [4, 5, 8])
+def test_rows_after_the_point_are_dropped_and_those_of_others_stay(tmp_path, make, n):
+    "The run has logged rows after its last checkpoint, was killed, and two others have appended theirs"
+    def saving(): return Checkpoint(n, 'iter', folder=tmp_path/'points', on_exc=False)
+    def kill(cb):
+        if cb.train_iter==11: raise KeyboardInterrupt
+    a,b = a_run(tmp_path),a_run(tmp_path, lr=.01)
+    with pytest.raises(KeyboardInterrupt): a.fit(5, cbs=[make(append=True), saving(), Callback(after_batch=kill)])
+    others = []
+    for _ in range(2): others += [*b.fit(2, cbs=make(append=True)).recorder['valid_loss']]
+    a = a_run(tmp_path)
+    a.fit(5, cbs=[make(append=True), saving()], resume=True)
+    mine,logged = list(a.recorder['valid_loss']),losses_in(make(), tmp_path)
+    done = logged.index(others[0])
+    assert logged==mine[:done]+others+mine[done:] and done==(3 if n==5 else 2)
 
 @pytest.mark.parametrize('make', [CSVLogger, JSONLogger])
 def test_a_run_that_resumes_in_another_folder_logs_its_whole_curve(tmp_path, make, recwarn):

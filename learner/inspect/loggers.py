@@ -18,7 +18,7 @@ from io import StringIO
 from pathlib import Path
 from time import perf_counter
 from ..core.callback import Callback
-from ..core.checks import checked,listed,one_of,signature
+from ..core.checks import checked,is_number,listed,one_of,signature
 from ..core.tracebacks import warn
 from ..loop.way_back import is_fork_of
 from ..record.history import History,Row,missing
@@ -175,9 +175,22 @@ class FileLogger(Logger):
     def start(self, resumed):
         if not resumed and not self.append: self.offset = 0
         lines = self.lines() if (resumed or self.append) and self.file.exists() else []
-        if self._resumes: del lines[self.n_lines:self._end_here] # what this run has logged after the point
+        if self._resumes: del lines[self.n_lines:self._end_of_run(lines)] # what this run has logged after the point
         self.n_lines = len(lines)
         self.rewrite(lines)
+
+    def _end_of_run(self, lines):
+        "Where the lines of this run end. Others may have appended some since"
+        if self._end_here is not None: return self._end_here
+        first = self.n_lines + (self.last_line is None) # its own first line begins a run, too
+        return next((i for i in range(first, len(lines)) if self.begins_run(lines[i], lines[i-1])), None)
+
+    def begins_run(self,
+        line, # As in `lines()`
+        before, # The line above it
+    ):
+        "Whether another run begins with `line`; unknown in general"
+        return False
 
     def load_state_dict(self, state):
         super().load_state_dict(state)
@@ -262,6 +275,10 @@ class CSVLogger(FileLogger):
         if whole: raise self.damaged(f"a quote is not closed in `{cut[0].strip()}`")
         return res
 
+    def begins_run(self, line, before):
+        was,now = [_value(o.get('epoch') or '') for o in (before, line)]
+        return is_number(was) and is_number(now) and now<was
+
     def encoded(self, lines, head=False):
         out = StringIO(newline='')
         table = csv.DictWriter(out, self.names, restval='', lineterminator='\n')
@@ -305,6 +322,7 @@ class JSONLogger(FileLogger):
         super().__init__(fname, append)
         self.batches = batches
 
+    def begins_run(self, line, before): return line.startswith('{"kind": "params"')
     def add(self, kind, **vals): self.append_line(json.dumps(dict(kind=kind, **plain(vals))))
 
     def log_params(self, config): self.add('params', config=config)
