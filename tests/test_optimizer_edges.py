@@ -267,6 +267,42 @@ def test_a_state_without_decay_is_loaded_where_decay_has_split_groups_and_one_wa
     assert all(same(state(b)[k], v) for k,v in state(a).items())
     assert [len(g['params']) for g in b.opt.param_groups]==[1, 3, 2] # body.0.weight has decay
 
+@pytest.mark.parametrize('by_hand', ['create_opt','assigned','none'])
+def test_an_optimizer_that_is_made_by_hand_before_a_resume_spares_norms_and_biases(by_hand):
+    class Stop(Callback):
+        def after_batch(self):
+            if self.train_iter==2: self.learn.stop_soon()
+    learn = synth_learner(n_train=4, n_valid=0, model=TwoParts(), opt_func=torch.optim.SGD, lr=.01)
+    learn.fit(1, wd=.1, cbs=Stop)
+    if by_hand=='create_opt': learn.create_opt()
+    else: learn.opt = None if by_hand=='none' else torch.optim.SGD(learn.model.parameters(), lr=.01)
+    seen = []
+    def note(learn): seen.append({id(p):g['weight_decay'] for g in learn.opt.param_groups for p in g['params']})
+    with learn.added_cbs(Callback(after_step=lambda cb: note(cb.learn))): learn.resume()
+    body,norm,head = *learn.model.body,learn.model.head
+    decayed = {id(body.weight), id(head.weight)}
+    assert len(seen)==2 and all(o=={id(p):.1*(id(p) in decayed) for p in learn.model.parameters()} for o in seen)
+
+def test_a_group_that_is_added_to_one_of_two_optimizers_has_a_number_of_its_own(tmp_path):
+    "Also in a part; so a state in which decay has split it is loaded where it has not"
+    def opts(params, lr=.1):
+        a,b = params
+        return OptimList(torch.optim.SGD([a], lr=lr), torch.optim.Adam([b], lr=lr))
+    def made():
+        model = nn.ModuleDict(dict(a=nn.Linear(1, 3), b=nn.Linear(3, 3), c=nn.Linear(3, 1)))
+        model.forward = lambda x: model.c(model.b(model.a(x)))
+        learn = synth_learner(n_train=2, n_valid=0, model=model, opt_func=opts, lr=.1, path=tmp_path,
+            splitter=lambda m: [[*m.a.parameters()], [*m.b.parameters()]])
+        learn.create_opt()
+        learn.opt.opts[1].add_param_group(dict(params=[*model.c.parameters()], lr=.02))
+        return learn
+    a,b = made(),made()
+    a.fit(1, wd=.1)
+    b.load(a.save('run', with_opt=True))
+    assert get_hyper(b.opt, 'lr')==get_hyper(a.opt, 'lr')==[.1, .1, .02] and n_groups(b.opt)==3
+    def state(learn): return {k:learn.opt.state[p] for k,p in learn.model.named_parameters() if k[0]!='a'}
+    assert all(same(state(b)[k], v) for k,v in state(a).items())
+
 def test_an_optimizer_that_is_made_during_a_fit_trains_with_its_rate_and_ends_with_its_own_settings():
     def makes(learn):
         if learn.epoch==1: learn.create_opt()

@@ -20,7 +20,7 @@ from ..core.dispatch import check_scopes
 from ..core.tracebacks import warn
 from ..data.loaders import length
 from ..model.groups import FreezeMixin,norm_bias_params
-from ..model.hypers import first_groups,get_hyper,hypers,n_groups,set_hyper,spare,values_for,with_added
+from ..model.hypers import first_groups,get_hyper,hypers,is_split,n_groups,set_hyper,spare,values_for,with_added
 from ..model.optimizer import clear_state,drop_grads,go_with_params,make_opt,params_of,to_eval
 from .loop import has_grads,own_pieces
 from .inference import InferenceMixin,check_parts,release_frames
@@ -258,10 +258,13 @@ def run_fit(learn,
     learn.route.begin(stopped, overrides, by_fit) # makes a new `FitStart`, which the lines below fill
     with learn.fitting('fit'), learn.added_cbs(replaced_pieces(learn)):
         warn_recomputed(learn)
+        was_split = None if stopped is None else is_split(stopped.position.hypers_and_grads.groups)
         for k,v in asked.items():
-            if stopped is not None: v = with_added(learn.opt, k, v)
-            if stopped is None: learn.set_hyper(k, v)
-            elif get_hyper(learn.opt, k)!=v: set_hyper(learn.opt, k, v) # groups stay as they are split
+            if stopped is not None:
+                v = with_added(learn.opt, k, v)
+                if get_hyper(learn.opt, k)==v: continue
+            if was_split is is_split(learn.opt.param_groups): set_hyper(learn.opt, k, v) # and groups stay as they are
+            else: learn.set_hyper(k, v)
         rates = [k for k in ('wd','lr') if k in hypers(learn.opt)]
         learn.route.fit_start.rates = {k:asked.get(k) or get_hyper(learn.opt, k) for k in rates} # spared groups have 0
         bounds.put(learn)

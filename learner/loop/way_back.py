@@ -11,13 +11,12 @@ __all__ = []
 import os
 from contextlib import contextmanager
 from dataclasses import dataclass,field,replace
-from itertools import chain
 from typing import Any,NamedTuple
-import torch
 from torch import nn
+from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 from ..core.callback import Callback,FuncCallback,without_refs
-from ..core.checks import is_sequence,listed,short_name
+from ..core.checks import is_sequence,listed
 from ..core.attendance import note_of_raiser
 from ..core.events import cancels
 from ..core.tracebacks import warn
@@ -30,13 +29,13 @@ from ..data.loaders import length
 from ..data.samples import samples_of
 from ..data.search import hooks_of
 from ..model.hypers import first_groups,get_hyper,parts_of,values_for,with_added,with_held
-from ..model.optimizer import own_attrs,params_of,switching,to_train
+from ..model.optimizer import own_attrs,switching,to_train
 from ..record.run_config import plain
 from ..restore.attributes import Attributes,AttributesLeft,changed_since,owners
 from ..restore.contents import same_objects
-from ..restore.places import all_modules,by_name,model_and_loss
-from ..restore.snapshot import Snapshot,own_numbers
-from ..restore.tensors import put_values
+from ..restore.places import all_modules,by_name,model_and_loss,own_optimizers
+from ..restore.snapshot import Snapshot
+from ..restore.tensors import has_values
 from .loop import Route,up_to
 from .position import Bounds,Position
 
@@ -112,43 +111,6 @@ def overrides_of(learn, stopped, lr, wd, by_fit):
         return v[:n]!=with_added(learn.opt, k, was[k])[:n]
     return by_hand | {k:v for k,v in (edited | given).items() if differs(k, v)}
 
-# %% ../../nbs/loop/05_way_back.ipynb #originals
-def _named_tensors(learn):
-    "Parameters and buffers of model and loss, by where they are"
-    return {f'{k}.{n}':t for k,m in model_and_loss(learn).items() for n,t in chain(m.named_parameters(),
-        m.named_buffers())}
-
-class Originals:
-    "What a run has trained, on its way back: where callbacks make it anew, the new objects get its values"
-    def __init__(self, learn): self.tensors,self.opt = _named_tensors(learn),learn.opt
-
-    @torch.no_grad()
-    def hand_on(self, learn) -> dict: # Those of the new tensors that have got values, by `id` of the original
-        now = {k:t for k,t in _named_tensors(learn).items() if self._is_new(k, t)}
-        if lost := [k for k,t in now.items() if t.shape!=self.tensors[k].shape]: warn(f"On the way to where the run "
-            f"was stopped, a callback has made {listed(lost)} anew, in another shape: what was learned there is lost")
-        heirs = {id(self.tensors[k]):t for k,t in now.items() if k not in lost}
-        for k,t in now.items():
-            if k not in lost: put_values(t, self.tensors[k])
-        if heirs or learn.opt is not self.opt: self._hand_on_state(learn.opt, heirs)
-        return heirs
-
-    def _is_new(self, k, t):
-        was = self.tensors.get(k)
-        return was is not None and was is not t and type(was) is type(t) # one that is cut into shards is no new one
-
-    def _hand_on_state(self, opt, heirs):
-        olds,news = with_held([self.opt]),with_held([opt])
-        if [*map(type, olds)]!=[*map(type, news)]: return warn("On the way to where the run was stopped, a callback "
-            f"has made an optimizer anew, `{short_name(type(opt))}` for `{short_name(type(self.opt))}`: "
-            "what was remembered there is lost")
-        known = {id(p) for p in params_of(opt)}
-        for old,new in zip(olds, news):
-            states = {heirs.get(id(p), p):s for p,s in old.state.items()}
-            new.state.clear()
-            new.state.update({p:s for p,s in states.items() if id(p) in known})
-            vars(new).update(own_numbers(old))
-
 # %% ../../nbs/loop/05_way_back.ipynb #Target
 def snapshot_of_weights(learn):
     "Of all modules and optimizers"
@@ -166,7 +128,8 @@ class Target:
     cbs:tuple|None    # As in `Stopped`
     overrides:dict    # Hyper-parameters that were given or set by hand since, by name
     snapshot:Snapshot # All modules and optimizers
-    originals:Originals # What callbacks may make anew on the way
+    trained:dict      # Parameters and optimizer when the way began, by name
+    kept:dict         # What callbacks had then, too: it is not made anew where they put it in its place
     in_memory:bool    # As in `Stopped`
     by_fit:bool       # By `fit(…, resume=…)`, and not by `resume`: a warning names the overrides
     cut_validation:bool # The next validation had begun, and begins again: `diagnose` warns of what counts in it
@@ -176,12 +139,9 @@ class Target:
 
     def reached(self,
         attributes:Attributes, # Of the place that was reached
-        heirs:dict, # Parameters that have been made anew, by `id` of the `Originals`
     ) -> Position:
         "The position, without what was set by hand in objects that callbacks have exchanged for others on the way"
-        was,now = self.position.hypers_and_grads,owners(attributes.roots)
-        grads = {heirs.get(id(p), p):grad for p,grad in was.grads.items()}
-        at = replace(self.position, hypers_and_grads=replace(was, grads=grads))
+        at,now = self.position,owners(attributes.roots)
         others = {k for k in at.attributes or () if k in now and now[k] is not self.owners.get(k)}
         if not others: return at
         own = {k:v for k,v in at.attributes.items() if k not in others}
@@ -214,13 +174,36 @@ def _unnamed(cbs):
     return {f'{k}.{attr}':o for k,cb in unaware.items() for attr,o in without_refs(cb).items()
         if isinstance(o, (nn.Module,Optimizer)) and attr not in getattr(cb, '_stateattrs')}
 
-def _warn_of_new(learn, before):
+def _warn_of_new(learn, before, kept):
     "Warn of `_unnamed` modules and optimizers that have been made anew, and differ from those `before`"
     now = {k:o for k,o in _unnamed(learn.cbs).items() if o is not learn.model and o is not learn.opt}
-    def is_new(k): return before[k] is not now[k] and digest(before[k].state_dict())!=digest(now[k].state_dict())
+    def is_new(k): return id(now[k]) not in kept and digest(before[k].state_dict())!=digest(now[k].state_dict())
     if lost := [k for k in before.keys() & now.keys() if is_new(k)]:
         warn(f"The fit that resumes has made {listed(sorted(lost))} anew, and what was learned there is lost: "
             "name it in `_stateattrs`")
+
+# %% ../../nbs/loop/05_way_back.ipynb #lost
+def _trained(learn):
+    "Parameters of model and loss, and the optimizer, by name"
+    return {f'{k}.{n}':p for k,m in model_and_loss(learn).items() for n,p in m.named_parameters()} | {'opt': learn.opt}
+
+def _kept(learn):
+    "Modules, parameters and optimizers that the run has, also in callbacks, by `id`"
+    modules = [o for m in all_modules(learn).values() for o in (*m.modules(), *m.parameters())]
+    return {id(o):o for o in (learn.opt, *own_optimizers(learn).values(), *modules)}
+
+def _is_lost(o, was):
+    if isinstance(was, Optimizer): return any(part.state for part in with_held([was]))
+    if type(o) is not type(was) or is_lazy(was): return False # it is cut into shards, or has learned nothing yet
+    return not has_values(o, was)
+
+def _warn_of_lost(learn, target):
+    "Warn of parameters and of an optimizer that have been made anew on the way"
+    now,was = _trained(learn),target.trained
+    anew = [k for k,o in now.items() if was.get(k) is not None and o is not was[k] and id(o) not in target.kept]
+    if lost := [k for k in anew if _is_lost(now[k], was[k])]: warn(f"On the way to where the run was stopped, "
+        f"{listed(lost)} {'were' if lost[1:] else 'was'} made anew, and what the run had learned there is lost. "
+        "A callback that makes it, makes it only `if not self.resuming`")
 
 # %% ../../nbs/loop/05_way_back.ipynb #WayBack
 class WayBack(Route):
@@ -263,7 +246,7 @@ class WayBack(Route):
         if (n := stopped.position.counters.train_iter)>self.lineage[-1].n_iter: self.turn('resume', n)
         stopped.check_loader(learn.dls.train)
         at = self._start_out(stopped, attributes)
-        self.target = Target(at, stopped.cbs, dict(overrides), snapshot_of_weights(learn), Originals(learn),
+        self.target = Target(at, stopped.cbs, dict(overrides), snapshot_of_weights(learn), _trained(learn), _kept(learn),
             stopped.in_memory, by_fit, cut_validation, _unnamed(learn.cbs) if stopped.in_memory else {},
             noted_in(stopped), owners(attributes.roots))
 
@@ -310,13 +293,13 @@ class WayBack(Route):
         "Restore the run, now that the loop is where it was stopped"
         learn,target = self.learn,self.target
         target.snapshot.restore()
-        heirs = target.originals.hand_on(learn)
-        _warn_of_new(learn, target.unnamed)
+        _warn_of_new(learn, target.unnamed, target.kept)
+        _warn_of_lost(learn, target)
         train,at,draws = learn.dls.train,target.position,self.draws
         if at.next!='batch': # in no pass over the loader, which would know its length
             learn.n_train = up_to(length(train), learn.batch_limit('train'))
             draws = Draws(train, parts=learn.searches.parts(learn, train))
-        target.reached(self.attributes, heirs).put(learn, draws, target.overrides, target.in_memory, target.by_fit)
+        target.reached(self.attributes).put(learn, draws, target.overrides, target.in_memory, target.by_fit)
         self.target = None # only now: `learn.resuming` is true while callbacks get their states
 
 # %% ../../nbs/loop/05_way_back.ipynb #Turn

@@ -10,6 +10,7 @@ SGD calls it `momentum`, Adam `betas[0]`; here it is `mom` for both. `hypers` li
 __all__ = ['hyper_keys', 'hypers', 'n_groups', 'get_hyper', 'set_hyper', 'spare']
 
 # %% ../../nbs/model/02_hypers.ipynb #imports
+from itertools import count
 import torch
 from ..core.checks import argument_names,listed,nearest,short_name
 from ..values.functions import cached_weakly
@@ -109,8 +110,17 @@ def hypers(
 
 # %% ../../nbs/model/02_hypers.ipynb #first_groups
 def group_numbers(groups:list[dict]) -> list[int]:
-    "Numbers of the splitter's groups to which torch's groups belong; one that was added has its own position"
-    return [g.get('group', i) for i,g in enumerate(groups)]
+    "Numbers of the splitter's groups to which torch's groups belong; one that was added has one that is free"
+    free = count(max((g['group'] for g in groups if 'group' in g), default=-1)+1)
+    return [g['group'] if 'group' in g else next(free) for g in groups]
+
+def number_groups(opt:torch.optim.Optimizer):
+    "Note in each group its number, so that its halves have it, and it is the same in a part of `opt`"
+    for n,g in zip(group_numbers(opt.param_groups), opt.param_groups): g['group'] = n
+
+def is_split(groups:list[dict]) -> bool:
+    "Whether `spare` has taken parameters out of some of the groups"
+    return any('spared' in g for g in groups)
 
 def first_groups(opt:torch.optim.Optimizer) -> list[dict]:
     "Of each group of the splitter, the first of torch's groups that it consists of"
@@ -224,7 +234,7 @@ def spare(
     if ids:
         out = [g for g in opt.param_groups if any(id(p) in ids for p in g['params'])]
         if not all(_place(g, 'wd') for g in out): _places_in(opt, 'wd') # before groups are split
-        for i,g in enumerate(opt.param_groups): g.setdefault('group', i) # both parts have the number of the whole
+        number_groups(opt)
     for g in list(opt.param_groups): _split_off(opt, g, ids)
     for g in opt.param_groups:
         if g.get('spared'): write_hyper(g, _place(g, 'wd'), 0., _of_others(opt, g, 'wd'))

@@ -33,6 +33,9 @@ def by_name(
 @cached_weakly
 def _is_module(cls): return issubclass(cls, nn.Module)
 
+def _held_by_callbacks(learn):
+    return {k:dict(vars(cb)) for k,cb in by_name(learn.cbs).items() if not cb.watches}
+
 def _find_modules(learn, places):
     inner = {id(o) for o in learn.model.modules()}
     found = search(places, _is_module, inside=False, shut=(DataLoader,Dataset,Optimizer))
@@ -49,8 +52,17 @@ def all_modules(
 ) -> dict: # By where they are
     "The model, and modules in the loss, in metrics, in callbacks and in attributes of the learner"
     own = {k:v for k,v in vars(learn).items() if isinstance(v, nn.Module)}
-    cbs = {k:dict(vars(cb)) for k,cb in by_name(learn.cbs).items() if not cb.watches}
-    return _find_modules(learn, {'loss_func': learn.loss_func, 'metrics': getattr(learn, 'metrics', ())} | own | cbs)
+    of_run = {'loss_func': learn.loss_func, 'metrics': getattr(learn, 'metrics', ())}
+    return _find_modules(learn, of_run | own | _held_by_callbacks(learn))
+
+@cached_weakly
+def _is_optimizer(cls): return issubclass(cls, Optimizer)
+
+def own_optimizers(
+    learn, # A learner
+) -> dict: # By where they are
+    "Optimizers of callbacks"
+    return search(_held_by_callbacks(learn), _is_optimizer, inside=False, shut=(DataLoader,Dataset))
 
 # %% ../../nbs/restore/07_places.ipynb #generators
 def _places(learn):

@@ -76,7 +76,7 @@ def _tensors(o):
     "All tensors in containers; lazy ones have no values yet"
     return [t for t in tensors_in(o) if not is_lazy(t)]
 
-def own_numbers(opt):
+def _numbers(opt):
     "What an optimizer counts or notes itself, such as its steps"
     return {k:v for k,v in own_attrs(opt).items() if isinstance(v, (int,float,str,NoneType))}
 
@@ -91,7 +91,7 @@ class Snapshot:
         modules = {id(m):m for o in modules for m in o.modules()}.values()
         self.buffers = [(m, dict(m._buffers)) for m in modules]
         self.states = [(o, {p:copied(s, tensors=False) for p,s in o.state.items()}) for o in opts]
-        self.numbers = [(o, own_numbers(o)) for o in opts]
+        self.numbers = [(o, _numbers(o)) for o in opts]
         of_opts = [[*s.values()] for _,s in self.states]
         tensors = _tensors([[b for _,b in self.buffers], [[*m._parameters.values()] for m in modules], params, of_opts])
         self.values = [(t, t.detach().to('cpu', copy=True)) for t in unique_tensors(tensors)]
@@ -102,7 +102,7 @@ class Snapshot:
         return {*(id(t) for t,old in self.values if not has_values(t, old)),
             *(id(m) for m,bufs in self.buffers if others(m._buffers, bufs)),
             *(id(o) for o,state in self.states if others(o.state, state)),
-            *(id(o) for o,own in self.numbers if own_numbers(o)!=own)}
+            *(id(o) for o,own in self.numbers if _numbers(o)!=own)}
 
     @torch.no_grad()
     def restore(self,

@@ -24,7 +24,7 @@ from ..loop.learner import Learner
 from ..restore.places import model_and_loss
 from ..restore.snapshot import OptSnapshot,Snapshot
 from ..model.groups import norm_bias_params
-from ..model.hypers import first_groups,group_numbers,hypers,join,keep_tensors,parts_of,spare,with_held
+from ..model.hypers import first_groups,group_numbers,hypers,is_split,join,keep_tensors,number_groups,parts_of,spare,with_held
 from ..model.optimizer import OptimList,in_use,params_of,to_eval,to_train
 from ..model.weights import left_out,put_weights,weights_of
 from ..record.files import check_exists,file_path,find_file,on_cpu,read_plain,reading,type_of
@@ -170,7 +170,7 @@ def _split_alike(learn, opt, groups):
     "Have weight decay split the groups as it has split `groups`; returns whether that has joined ours"
     numbers = group_numbers(groups)
     split = {n for n,g in zip(numbers, groups) if 'spared' in g}
-    joins = not split and any('spared' in g for g in opt.param_groups)
+    joins = not split and is_split(opt.param_groups)
     if joins: join(opt, learn.param_groups())
     also = {id(p) for n,g in zip(dict.fromkeys(numbers), first_groups(opt)) if n in split for p in g['params']}
     spare(opt, [p for p in norm_bias_params(learn.model) if id(p) in also])
@@ -230,6 +230,7 @@ def _put_all(learn, opt, saved, weights):
         raise ValueError(f"the saved state is of {theirs}, and here {'are' if len(opts)>1 else 'is'} {len(opts)}")
     same_types = _types(weights)==_types(weights_of(learn.model))
     order = order_here(learn.model, weights)
+    if is_split(opt.param_groups): number_groups(opt) # those that have been added, too
     for o,s in zip(opts, states):
         if _in_own_format(o, s): _put_own(learn, o, s)
         else: _put_one(learn, o, s, same_types, order)

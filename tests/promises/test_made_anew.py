@@ -1,5 +1,6 @@
-"""Promise 1 for what callbacks make anew at the beginning of an epoch: where a fit resumes in that epoch, they make it
-once more"""
+"""Promise 1 for what callbacks make anew at the beginning of an epoch, or keep: where a fit resumes in that epoch, its
+beginning is announced once more"""
+from itertools import product
 import pytest,torch
 from torch import nn
 from torch.utils.data import TensorDataset
@@ -28,51 +29,74 @@ def new_head_in_old_opt(learn):
 def new_model(learn):
     learn.model = nn.Sequential(nn.Linear(3, 6), nn.BatchNorm1d(6), head())
     learn.create_opt()
-def other_opt(learn):
-    cls = torch.optim.SGD if isinstance(learn.opt, torch.optim.Adam) else torch.optim.Adam
-    learn.opt = cls(learn.model.parameters(), lr=.05)
-def wider(learn):
-    n = learn.model[2].in_features+1
-    learn.model[0],learn.model[1],learn.model[2] = nn.Linear(3, n),nn.BatchNorm1d(n),nn.Linear(n, 1)
-    learn.create_opt()
-
 class Remakes(Callback):
+    "In epoch 1, or from then on"
     only_fit = True
-    def __init__(self, remake, first): self.remake,self.first = remake,first
+    def __init__(self, remake, once, guarded): self.remake,self.once,self.guarded = remake,once,guarded
     def before_epoch(self):
-        if self.learn.epoch==1 or self.learn.epoch==2 and not self.first: self.remake(self.learn)
+        due = self.learn.epoch==1 or self.learn.epoch==2 and not self.once
+        if due and not (self.guarded and self.resuming): self.remake(self.learn)
 
-def remaking(path, remake, first, *cbs, opt_func=torch.optim.Adam, **kwargs):
-    "Of three epochs with 6 batches, two of which make a step"
+def remaking(path, remake, *cbs, once=True, guarded=True, opt_func=torch.optim.Adam, **kwargs):
+    "Three epochs with 6 batches, two of which make a step"
     torch.manual_seed(0)
     x = torch.randn(24, 3)
     dls = DataLoaders.from_dsets(TensorDataset(x, x.sum(1, keepdim=True)), bs=4, device='cpu')
     model = nn.Sequential(nn.Linear(3, 6), nn.BatchNorm1d(6), head())
     learn = Learner(dls, model, nn.MSELoss(), opt_func=opt_func, lr=.05, path=path)
-    return learn.fit(3, cbs=[Remakes(remake, first), GradientAccumulation(8), *cbs], **kwargs)
+    return learn.fit(3, cbs=[Remakes(remake, once, guarded), GradientAccumulation(8), *cbs], **kwargs)
 
-@pytest.mark.parametrize('how', ['memory','file'])
-@pytest.mark.parametrize('n', [7, 8, 9, 15])
-@pytest.mark.parametrize('first', [True, False])
-@pytest.mark.parametrize('remake', [new_opt, assigned_opt, new_head, new_head_in_old_opt, new_model])
-def test_what_a_callback_makes_anew_on_the_way_gets_what_the_run_had_there(remake, first, n, how, tmp_path, recwarn):
-    whole = remaking(None, remake, first)
-    stop = Stop(n)
-    if how=='memory': learn = remaking(tmp_path, remake, first, stop).resume()
-    else:
-        remaking(tmp_path, remake, first, stop, Checkpoint())
-        learn = remaking(tmp_path, remake, first, Checkpoint(), resume=True)
-    assert learn.opt_step==whole.opt_step==9 and not recwarn.list
-    assert same(learn.model.state_dict(), whole.model.state_dict())
+def resumed(how, path, n, *args, **kwargs):
+    "The same run, stopped after batch `n`"
+    if how=='memory': return remaking(path, *args, Stop(n), **kwargs).resume()
+    remaking(path, *args, Stop(n), Checkpoint(), **kwargs)
+    return remaking(path, *args, Checkpoint(), resume=True, **kwargs)
+
+def assert_same(learn, whole):
+    assert learn.opt_step==whole.opt_step==9 and same(learn.model.state_dict(), whole.model.state_dict())
     pairs = zip(learn.model.parameters(), whole.model.parameters())
     assert all(same(learn.opt.state[a], whole.opt.state[b]) for a,b in pairs)
 
-@pytest.mark.parametrize('remake,match', [(other_opt, '`Adam` for `SGD`: what was remembered there is lost'),
-    (wider, r'has made `model.0.weight`, .* anew, in another shape')])
-def test_what_cannot_be_handed_on_is_told(remake, match):
-    "Each time is another one: the optimizer is of the other class, the layers are wider"
-    learn = remaking(None, remake, True, Stop(9))
-    with pytest.warns(match=match): learn.resume()
+remakes = {new_opt: '`opt` was', assigned_opt: '`opt` was', new_head: '`model.2.weight`, `model.2.bias`, `opt` were',
+    new_head_in_old_opt: '`model.2.weight`, `model.2.bias` were', new_model: '`model.0.weight`, '}
+
+@pytest.mark.parametrize('how', ['memory','file'])
+@pytest.mark.parametrize('n', [7, 8, 9, 15])
+@pytest.mark.parametrize('once', [True, False])
+@pytest.mark.parametrize('remake', remakes)
+def test_a_callback_that_makes_nothing_anew_on_the_way_loses_nothing(remake, once, n, how, tmp_path, recwarn):
+    learn = resumed(how, tmp_path, n, remake, once=once)
+    assert not recwarn.list
+    assert_same(learn, remaking(None, remake, once=once))
+
+@pytest.mark.parametrize('remake,how', [*product(remakes, ['memory']),
+    *product([new_opt, new_head, new_model], ['file'])])
+def test_what_is_lost_because_a_callback_makes_it_anew_on_the_way_is_told(remake, how, tmp_path):
+    with pytest.warns(match=remakes[remake]+".*what the run had learned there is lost.*`if not self.resuming`"):
+        resumed(how, tmp_path, 9, remake, guarded=False)
+
+class Keeps(Callback):
+    "Trains a head and an optimizer of its own, which are in their place during a fit"
+    def __init__(self): self.head = self.opt = None
+    def swap(self):
+        learn = self.learn
+        learn.model[2],self.head = self.head,learn.model[2]
+        learn.opt,self.opt = self.opt,learn.opt
+    def before_fit(self):
+        if self.head is None:
+            self.head = head()
+            params = [*self.model[:2].parameters(), *self.head.parameters()]
+            self.opt = torch.optim.Adam(params, lr=.05)
+        self.swap()
+    def cleanup_fit(self): self.swap()
+
+@pytest.mark.parametrize('n', [2, 7, 12, 15])
+def test_what_a_callback_keeps_and_puts_in_its_place_again_is_as_it_was(n, tmp_path, recwarn):
+    ours,theirs = Keeps(),Keeps()
+    learn,whole = remaking(None, nothing, ours, Stop(n)).resume(),remaking(None, nothing, theirs)
+    assert not [o for o in recwarn if 'lost' in str(o.message)]
+    assert same(learn.model.state_dict(), whole.model.state_dict())
+    assert same(ours.head.state_dict(), theirs.head.state_dict())
 
 class Zeroes(torch.optim.SGD):
     "Has zeros in place of gradients, where torch's own have None"
@@ -84,11 +108,5 @@ class Zeroes(torch.optim.SGD):
 @pytest.mark.parametrize('how', ['memory','file'])
 def test_gradients_that_an_optimizer_zeroes_in_place_wait_for_their_step(how, several, tmp_path):
     def opt_func(params, lr=.05): return OptimList(Zeroes(params, lr)) if several else Zeroes(params, lr)
-    def run(*cbs, **kwargs): return remaking(tmp_path, nothing, True, *cbs, opt_func=opt_func, **kwargs)
-    whole = remaking(None, nothing, True, opt_func=opt_func)
-    stop = Stop(7)
-    if how=='memory': learn = run(stop).resume()
-    else:
-        run(stop, Checkpoint())
-        learn = run(Checkpoint(), resume=True)
+    learn,whole = resumed(how, tmp_path, 7, nothing, opt_func=opt_func),remaking(None, nothing, opt_func=opt_func)
     assert same(learn.model.state_dict(), whole.model.state_dict())
