@@ -246,8 +246,8 @@ class WayBack(Route):
         if (n := stopped.position.counters.train_iter)>self.lineage[-1].n_iter: self.turn('resume', n)
         stopped.check_loader(learn.dls.train)
         at = self._start_out(stopped, attributes)
-        self.target = Target(at, stopped.cbs, dict(overrides), snapshot_of_weights(learn), _trained(learn), _kept(learn),
-            stopped.in_memory, by_fit, cut_validation, _unnamed(learn.cbs) if stopped.in_memory else {},
+        self.target = Target(at, stopped.cbs, dict(overrides), snapshot_of_weights(learn), _trained(learn),
+            _kept(learn), stopped.in_memory, by_fit, cut_validation, _unnamed(learn.cbs) if stopped.in_memory else {},
             noted_in(stopped), owners(attributes.roots))
 
     def _start_out(self, stopped, attributes):

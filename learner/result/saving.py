@@ -24,7 +24,8 @@ from ..loop.learner import Learner
 from ..restore.places import model_and_loss
 from ..restore.snapshot import OptSnapshot,Snapshot
 from ..model.groups import norm_bias_params
-from ..model.hypers import first_groups,group_numbers,hypers,is_split,join,keep_tensors,number_groups,parts_of,spare,with_held
+from ..model.hypers import first_groups,group_numbers,hypers,is_split,join,keep_tensors,number_groups,parts_of
+from ..model.hypers import spare,with_held
 from ..model.optimizer import OptimList,in_use,params_of,to_eval,to_train
 from ..model.weights import left_out,put_weights,weights_of
 from ..record.files import check_exists,file_path,find_file,on_cpu,read_plain,reading,type_of
