@@ -5054,6 +5054,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                        'learner.result.saving._loads_itself': ( 'result/saving.html#_loads_itself',
                                                                                 'learner/result/saving.py'),
                                        'learner.result.saving._merged': ('result/saving.html#_merged', 'learner/result/saving.py'),
+                                       'learner.result.saving._numbered': ('result/saving.html#_numbered', 'learner/result/saving.py'),
                                        'learner.result.saving._own_in_loss': ( 'result/saving.html#_own_in_loss',
                                                                                'learner/result/saving.py'),
                                        'learner.result.saving._parts': ('result/saving.html#_parts', 'learner/result/saving.py'),

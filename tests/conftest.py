@@ -36,6 +36,7 @@ def pytest_configure(config):
         other_cpu.install()
     if getattr(config.option, 'numprocesses', None): processes.server() # one for all workers
 
+@pytest.hookimpl(optionalhook=True) # of pytest-xdist, which `-p no:xdist` leaves out
 def pytest_xdist_auto_num_workers():
     "One more than there are CPUs, since some tests wait for processes of their own. Each takes about 0.7 GB"
     n = len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else os.cpu_count()

@@ -277,7 +277,8 @@ class CSVLogger(FileLogger):
 
     def begins_run(self, line, before):
         was,now = [_value(o.get('epoch') or '') for o in (before, line)]
-        return is_number(was) and is_number(now) and now<was
+        if not (is_number(was) and is_number(now)): return False
+        return now<was or (now==was and not before.get('iter')) # a run may have several rows of an epoch, with `iter`
 
     def encoded(self, lines, head=False):
         out = StringIO(newline='')

@@ -188,14 +188,17 @@ def _trained(learn):
     return {f'{k}.{n}':p for k,m in model_and_loss(learn).items() for n,p in m.named_parameters()} | {'opt': learn.opt}
 
 def _kept(learn):
-    "Modules, parameters and optimizers that the run has, also in callbacks, by `id`"
+    "Modules, parameters and optimizers that the run has, also in callbacks and in attributes of the learner, by `id`"
+    opts = [*own_optimizers(learn).values(), *(o for o in vars(learn).values() if isinstance(o, Optimizer))]
     modules = [o for m in all_modules(learn).values() for o in (*m.modules(), *m.parameters())]
-    return {id(o):o for o in (learn.opt, *own_optimizers(learn).values(), *modules)}
+    return {id(o):o for o in (*opts, *modules)}
 
 def _is_lost(o, was):
-    if isinstance(was, Optimizer): return any(part.state for part in with_held([was]))
-    if type(o) is not type(was) or is_lazy(was): return False # it is cut into shards, or has learned nothing yet
-    return not has_values(o, was)
+    if isinstance(was, Optimizer): # another one may wrap it, or have taken over what it remembers
+        now,then = [{p:s for part in with_held([opt]) for p,s in part.state.items()} for opt in (o, was)]
+        return any(p not in now or (now[p] is not s and digest(now[p])!=digest(s)) for p,s in then.items())
+    if is_lazy(was): return False # it has learned nothing yet
+    return is_lazy(o) or (type(o) is type(was) and not has_values(o, was)) # one of another type is cut into shards
 
 def _warn_of_lost(learn, target):
     "Warn of parameters and of an optimizer that have been made anew on the way"

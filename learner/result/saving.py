@@ -223,6 +223,13 @@ def put_opt(learn, saved, weights):
     _put_all(learn, learn.opt, saved, weights)
     learn.note_rates() # those of the file will be no news to a fit
 
+def _numbered(states):
+    "States in which groups that were added have numbers too, where weight decay has split some"
+    groups = [g for s in states for g in _groups_in(s)]
+    if not is_split(groups) or not all(isinstance(s, dict) and 'param_groups' in s for s in states): return states
+    numbers = iter(group_numbers(groups))
+    return [{**s, 'param_groups': [{**g, 'group': next(numbers)} for g in s['param_groups']]} for s in states]
+
 def _put_all(learn, opt, saved, weights):
     if _in_own_format(opt, saved): return _put_own(learn, opt, saved)
     opts,states = parts_of(opt),saved['opts'] if 'opts' in saved else [saved]
@@ -232,7 +239,7 @@ def _put_all(learn, opt, saved, weights):
     same_types = _types(weights)==_types(weights_of(learn.model))
     order = order_here(learn.model, weights)
     if is_split(opt.param_groups): number_groups(opt) # those that have been added, too
-    for o,s in zip(opts, states):
+    for o,s in zip(opts, _numbered(states)):
         if _in_own_format(o, s): _put_own(learn, o, s)
         else: _put_one(learn, o, s, same_types, order)
     if isinstance(opt, OptimList): opt.n = saved['n']
