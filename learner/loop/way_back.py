@@ -205,7 +205,7 @@ def _warn_of_lost(learn, target):
     now,was = _trained(learn),target.trained
     anew = [k for k,o in now.items() if was.get(k) is not None and o is not was[k] and id(o) not in target.kept]
     if lost := [k for k in anew if _is_lost(now[k], was[k])]: warn(f"On the way to where the run was stopped, "
-        f"{listed(lost)} {'were' if lost[1:] else 'was'} made anew, and what the run had learned there is lost. "
+        f"{listed(lost, 4)} {'were' if lost[1:] else 'was'} made anew, and what the run had learned there is lost. "
         "A callback that makes it, makes it only `if not self.resuming`")
 
 # %% ../../nbs/loop/05_way_back.ipynb #WayBack
