@@ -390,7 +390,7 @@ class Loop(Phases):
         if self.handlers['after_loss'] or self.handlers['before_backward']: fire_after_loss(self) # both may change it
 
     def _do_grad_opt(self):
-        "Backward pass, step, and zeroing of gradients. A cancelled batch keeps them for the next one before its step"
+        "Backward pass, step, and zeroing of gradients. A batch cancelled before its step keeps them for the next one"
         self.backward_done,steps = False,self.opt_step
         self._backward()
         try:

@@ -29,6 +29,7 @@ def new_head_in_old_opt(learn):
 def new_model(learn):
     learn.model = nn.Sequential(nn.Linear(3, 6), nn.BatchNorm1d(6), head())
     learn.create_opt()
+
 class Remakes(Callback):
     "In epoch 1, or from then on"
     only_fit = True
