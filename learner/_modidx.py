@@ -2950,6 +2950,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                 'learner/loop/way_back.py'),
                                        'learner.loop.way_back._is_lost': ('loop/way_back.html#_is_lost', 'learner/loop/way_back.py'),
                                        'learner.loop.way_back._kept': ('loop/way_back.html#_kept', 'learner/loop/way_back.py'),
+                                       'learner.loop.way_back._removed': ('loop/way_back.html#_removed', 'learner/loop/way_back.py'),
                                        'learner.loop.way_back._trained': ('loop/way_back.html#_trained', 'learner/loop/way_back.py'),
                                        'learner.loop.way_back._unnamed': ('loop/way_back.html#_unnamed', 'learner/loop/way_back.py'),
                                        'learner.loop.way_back._warn_of_lost': ( 'loop/way_back.html#_warn_of_lost',

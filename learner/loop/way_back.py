@@ -200,9 +200,18 @@ def _is_lost(o, was):
     if is_lazy(was): return False # it has learned nothing yet
     return is_lazy(o) or (type(o) is type(was) and not has_values(o, was)) # one of another type is cut into shards
 
+def _removed(target):
+    "Parameters that the run trained where it was stopped, and that were gone when the way began"
+    if not target.in_memory: return set() # a file has their values
+    return {k for k,attrs in target.noted.items() if attrs.get('requires_grad')} - target.trained.keys()
+
 def _warn_of_lost(learn, target):
     "Warn of parameters and of an optimizer that have been made anew on the way"
     now,was = _trained(learn),target.trained
+    if new := sorted(k for k in _removed(target) & now.keys() if id(now[k]) not in target.kept):
+        warn(f"{listed(new, 4)} {'were' if new[1:] else 'was'} trained where the fit was stopped, and removed when it "
+        "ended. What is there now is new, and what the run had learned there is lost. A callback that adds such a part "
+        "keeps it, and puts it in its place again where a fit resumes")
     anew = [k for k,o in now.items() if was.get(k) is not None and o is not was[k] and id(o) not in target.kept]
     if lost := [k for k in anew if _is_lost(now[k], was[k])]: warn(f"On the way to where the run was stopped, "
         f"{listed(lost, 4)} {'were' if lost[1:] else 'was'} made anew, and what the run had learned there is lost. "

@@ -111,3 +111,37 @@ def test_gradients_that_an_optimizer_zeroes_in_place_wait_for_their_step(how, se
     def opt_func(params, lr=.05): return OptimList(Zeroes(params, lr)) if several else Zeroes(params, lr)
     learn,whole = resumed(how, tmp_path, 7, nothing, opt_func=opt_func),remaking(None, nothing, opt_func=opt_func)
     assert same(learn.model.state_dict(), whole.model.state_dict())
+
+class Adapter(nn.Module):
+    "A layer, and what is added to its result"
+    def __init__(self, base):
+        super().__init__()
+        self.base,self.add = base,nn.Linear(3, 6)
+    def forward(self, x): return self.base(x)+self.add(x)
+
+class Adapts(Callback):
+    "Has an adapter in the model during a fit, and keeps it or not"
+    only_fit,adapter = True,None
+    def __init__(self, keeps): self.keeps = keeps
+    def before_fit(self):
+        learn = self.learn
+        if self.adapter is None:
+            self.adapter = Adapter(learn.model[0])
+            learn.opt.add_param_group(dict(params=[*self.adapter.add.parameters()]))
+        learn.model[0] = self.adapter
+    def cleanup_fit(self):
+        self.learn.model[0] = self.adapter.base
+        if not self.keeps:
+            self.adapter = None
+            self.learn.create_opt()
+
+def adapting(keeps, *cbs): return remaking(None, nothing, Adapts(keeps), *cbs)
+
+@pytest.mark.parametrize('n', [2, 7, 12])
+def test_a_part_that_is_there_during_a_fit_only_is_kept_or_its_loss_is_told(n, recwarn):
+    learn = adapting(True, Stop(n)).resume()
+    assert not recwarn.list
+    assert_same(learn, adapting(True))
+    learn = adapting(False, Stop(n))
+    with pytest.warns(match="`model.0.add.bias`, `model.0.add.weight` were trained where the fit was stopped, and "
+        "removed when it ended.*what the run had learned there is lost"): learn.resume()
