@@ -10,7 +10,7 @@ from .core.tracebacks import *
 from .core.checks import *
 from .core.events import *
 from .core.callback import *
-from .core.callbacks import *
+from .core.callback_list import *
 from .core.attendance import *
 from .core.dispatch import *
 from .core.scopes import *
@@ -100,7 +100,7 @@ from .resume.encoding import *
 from .resume.origin import *
 from .resume.saved_run import *
 from .resume.state_file import *
-from .resume.checkpoints import *
+from .resume.checkpoint_folder import *
 from .resume.checkpoint import *
 from .resume.rewind import *
 from .resume.spike_guard import *

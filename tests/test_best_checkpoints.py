@@ -4,7 +4,7 @@ from pathlib import Path
 import numpy as np,pytest,torch
 from hypothesis import given,settings,strategies as st
 from learner.all import *
-from learner.resume.checkpoints import Checkpoints
+from learner.resume.checkpoint_folder import Checkpoints
 from learner.record.files import read_plain
 
 nan = math.nan

@@ -10,7 +10,7 @@ __all__ = []
 # %% ../../nbs/core/05_attendance.ipynb #imports
 from .events import CancelException,cancels
 from .callback import Callback,hold,refer,weak
-from .callbacks import bring_back,remember_place,replaces
+from .callback_list import bring_back,remember_place,replaces
 
 # %% ../../nbs/core/05_attendance.ipynb #blame
 def owner_of(h):

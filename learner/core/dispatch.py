@@ -16,7 +16,7 @@ from fastcore.foundation import L
 from .checks import no_attribute
 from .events import cancels,event,training_loop
 from .callback import hold,on,refer,weak
-from .callbacks import CallbackList,bring_back,chosen,place
+from .callback_list import CallbackList,bring_back,chosen,place
 from .attendance import Attendance,add_all,blame,call_all,owner_of
 
 # %% ../../nbs/core/06_dispatch.ipynb #Watched

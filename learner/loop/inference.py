@@ -16,7 +16,7 @@ from fastcore.foundation import L
 from ..core.tracebacks import empty,ipython,is_full
 from ..core.checks import brief,checked,got,is_whole
 from ..core.callback import FuncCallback
-from ..core.callbacks import CallbackList
+from ..core.callback_list import CallbackList
 from ..core.dispatch import check_scopes
 from ..core.scopes import own_scope
 from ..data.loaders import DataLoaders,check_choice,check_loader

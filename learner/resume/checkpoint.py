@@ -28,7 +28,7 @@ from ..record.history import missing
 from ..record.recorder import find_recorder,higher_is_better
 from ..record.progress import say
 from ..record.files import find_file,path_in,read_plain
-from .checkpoints import Checkpoints,FitFiles,Keeping,newest_of_next_fit,place_of
+from .checkpoint_folder import Checkpoints,FitFiles,Keeping,newest_of_next_fit,place_of
 from .state_file import read_state
 
 # %% ../../nbs/resume/06_checkpoint.ipynb #Interval

@@ -32,7 +32,7 @@ from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader,Dataset
 from ..core.callback import Callback
-from ..core.callbacks import chosen
+from ..core.callback_list import chosen
 from ..core.checks import checked,listed,signature,whole
 from ..core.dispatch import Dispatcher
 from ..core.tracebacks import warn

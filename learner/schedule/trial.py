@@ -17,7 +17,7 @@ import torch
 from torch import nn
 from fastcore.basics import patch
 from fastcore.foundation import L
-from ..core.callbacks import bring_back
+from ..core.callback_list import bring_back
 from ..core.checks import checked
 from ..values.functions import module_internals
 from ..data.loaders import check_starts_anew,twin

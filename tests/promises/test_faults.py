@@ -8,7 +8,7 @@ from hypothesis import given,strategies as st
 from torch import nn
 from torch.utils.data import DataLoader,Dataset,TensorDataset
 from learner.all import *
-from learner.resume.checkpoints import Checkpoints
+from learner.resume.checkpoint_folder import Checkpoints
 from learner.record.files import read_plain
 from processes import run_script
 
