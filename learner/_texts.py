@@ -430,6 +430,7 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
                         '\n'
                         '- `fname`: A name in `learn.path`, or an absolute path\n'
                         '- `append`: Keep what earlier fits have written',
+ 'FileLogger.append_line': 'Parameters:\n\n- `line`: As in `lines()`',
  'FileLogger.begins_run': 'Parameters:\n\n- `line`: As in `lines()`\n- `before`: The line above it',
  'FileLogger.damaged': 'Parameters:\n\n- `why`: What is wrong with the file',
  'FileLogger.encoded': 'Parameters:\n'
@@ -452,6 +453,7 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
                      'Parameters:\n'
                      '\n'
                      '- `resumed`: Whether something of this fit was logged before',
+ 'FileLogger.write_line': 'Parameters:\n\n- `line`: As in `lines()`',
  'Filter.__init__': 'Parameters:\n'
                     '\n'
                     '- `event`: Name of the event\n'

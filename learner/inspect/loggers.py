@@ -146,8 +146,47 @@ def numbers(
     "Values of `row` that can be plotted: numbers that are not missing"
     return {k:v for k,v in dict(row).items() if isinstance(v, (int,float)) and v is not missing}
 
+# %% ../../nbs/inspect/05_loggers.ipynb #LogFile
+class LogFile:
+    "A file of lines, to which lines are appended. Where they are no text, a subclass has `lines` and `encoded`"
+    def lines(self):
+        "Lines of the file"
+        return self.text().split('\n')[:-1]
+    def encoded(self,
+        lines, # As `lines()` returns them
+        head:bool=False, # Whether the file begins with them
+    ):
+        "Bytes of `lines`"
+        return ''.join(f'{o}\n' for o in lines).encode('utf-8')
+    def read_log(self):
+        "What the file holds; an error if it is damaged"
+        return self.lines()
+
+    def text(self):
+        "Text of the file, without a last line that a crash has cut off"
+        data = self.file.read_bytes()
+        try: return data[:data.rfind(b'\n')+1].decode('utf-8')
+        except UnicodeDecodeError as e: raise self.damaged(f"byte {e.start} is no text") from e
+
+    def damaged(self, why): # What is wrong with the file
+        "An error about a file that cannot be read"
+        return ValueError(f"`{self.file}` is damaged, or was not written by `{type(self).__name__}`: {why}")
+
+    def rewrite(self, lines): # As `lines()` returns them
+        "Replace the file, as a whole, by one with `lines`"
+        with atomic_write(self.file) as f: f.write(self.encoded(lines, head=True))
+
+    def write_line(self, line): # As in `lines()`
+        "Append a line to the file"
+        try:
+            with patiently(open, self.file, 'ab') as f:
+                f.write(self.encoded([line], head=f.tell()==0)) # it may have been deleted
+        except OSError as e: # some file systems cannot append
+            if e.errno not in (errno.EINVAL,errno.ENOTSUP,errno.EOPNOTSUPP): raise
+            self.rewrite([*(self.lines() if self.file.exists() else []), line])
+
 # %% ../../nbs/inspect/05_loggers.ipynb #FileLogger
-class FileLogger(Logger):
+class FileLogger(LogFile, Logger):
     """A logger that writes lines to a file in `learn.path`. A resumed fit drops the lines after its point. A subclass
     has `log`, which calls `append_line`; and for lines that are no text, `lines` and `encoded`"""
     _stateattrs = *Logger._stateattrs,'n_lines','last_line'
@@ -205,45 +244,15 @@ class FileLogger(Logger):
             f"is logged again, {'at its end' if self.append else 'in its place'}")
         return False
 
+    def append_line(self, line): # As in `lines()`
+        "Append a line to the file, and count it"
+        self.write_line(line)
+        self.n_lines,self.last_line = self.n_lines+1,self._mark(line)
+        self._end_here = self.n_lines
+
     def _mark(self, line):
         "A short text that tells a line from others; that of a table may get more columns"
         return sha256(self.encoded([line]).rstrip(b',\n')).hexdigest()[:12]
-    def lines(self):
-        "Lines of the file"
-        return self.text().split('\n')[:-1]
-    def encoded(self,
-        lines, # As `lines()` returns them
-        head:bool=False, # Whether the file begins with them
-    ):
-        "Bytes of `lines`"
-        return ''.join(f'{o}\n' for o in lines).encode('utf-8')
-    def read_log(self):
-        "What the file holds; an error if it is damaged"
-        return self.lines()
-
-    def text(self):
-        "Text of the file, without a last line that a crash has cut off"
-        data = self.file.read_bytes()
-        try: return data[:data.rfind(b'\n')+1].decode('utf-8')
-        except UnicodeDecodeError as e: raise self.damaged(f"byte {e.start} is no text") from e
-
-    def damaged(self, why): # What is wrong with the file
-        "An error about a file that cannot be read"
-        return ValueError(f"`{self.file}` is damaged, or was not written by `{type(self).__name__}`: {why}")
-
-    def rewrite(self, lines): # As `lines()` returns them
-        "Replace the file, as a whole, by one with `lines`"
-        with atomic_write(self.file) as f: f.write(self.encoded(lines, head=True))
-
-    def append_line(self, line):
-        try:
-            with patiently(open, self.file, 'ab') as f:
-                f.write(self.encoded([line], head=f.tell()==0)) # it may have been deleted
-        except OSError as e: # some file systems cannot append
-            if e.errno not in (errno.EINVAL,errno.ENOTSUP,errno.EOPNOTSUPP): raise
-            self.rewrite([*(self.lines() if self.file.exists() else []), line])
-        self.n_lines,self.last_line = self.n_lines+1,self._mark(line)
-        self._end_here = self.n_lines
 
 # %% ../../nbs/inspect/05_loggers.ipynb #CSVLogger
 class CSVLogger(FileLogger):
