@@ -150,9 +150,7 @@ def _restore_types(opt, saved, of_tensors):
             tensors = isinstance(v, torch.Tensor) and isinstance(now, torch.Tensor)
             if tensors and v.dtype!=now.dtype: opt.state[p][k] = v.to(now.device, copy=True)
 
-# %% ../../nbs/result/06_saving.ipynb #put_opt
-def _types(weights): return {o.dtype for o in weights.values() if isinstance(o, torch.Tensor) and o.is_floating_point()}
-
+# %% ../../nbs/result/06_saving.ipynb #own_format
 def _groups_in(saved):
     "Groups in the state of an optimizer; one of its own format may have them deeper"
     if not isinstance(saved, (dict,list,tuple)): return []
@@ -190,6 +188,7 @@ def _put_own(learn, opt, saved):
     opt.load_state_dict(map_tensors(there, saved))
     if joined: spare(opt, norm_bias_params(learn.model))
 
+# %% ../../nbs/result/06_saving.ipynb #put_opt
 def _put_one(learn, opt, saved, same_types, order):
     for k in ('param_groups','state'):
         if k in saved: continue
@@ -216,6 +215,8 @@ def _put_one(learn, opt, saved, same_types, order):
     for g,kept in zip(opt.param_groups, uncopied): g.update(copied(kept))
     _restore_types(opt, saved, same_types)
     if joined: spare(opt, norm_bias_params(learn.model))
+
+def _types(weights): return {o.dtype for o in weights.values() if isinstance(o, torch.Tensor) and o.is_floating_point()}
 
 def put_opt(learn, saved, weights):
     "Load the state of a torch optimizer, or of several as one. `weights` were saved with it"
