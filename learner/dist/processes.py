@@ -109,9 +109,9 @@ def place_number(place):
     "A number below 4096, so that sums of squares are exact"
     return crc32(repr(place).encode())%4096
 
-# %% ../../nbs/dist/01_processes.ipynb #Processes
-class Processes:
-    "The processes that train together"
+# %% ../../nbs/dist/01_processes.ipynb #Meetings
+class Meetings:
+    "Where the processes that train together wait for each other"
     def __init__(self,
         timeout:float=600, # Seconds to wait for the others
     ):
@@ -172,6 +172,9 @@ class Processes:
         "Left by a process that waits to stop or has failed, so that others notice it in the middle of a validation"
         return self.channel.note(f'learner/stop/{self.meetings}')
 
+# %% ../../nbs/dist/01_processes.ipynb #Processes
+class Processes(Meetings):
+    "The processes that train together, and what they exchange"
     def gather(self, o) -> list: # By rank
         "The objects of all processes, which are pickled"
         self.meet()
