@@ -1565,8 +1565,8 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
  'TrackerCallback.act': 'Parameters:\n\n- `val`: The latest value of the monitored column',
  'ValueMetric.__init__': 'Parameters:\n'
                          '\n'
-                         '- `func`: Returns the value; called when the batches are over, and model and loss are as '
-                         'before them\n'
+                         '- `func`: Returns the value; called when the batches are over, perhaps twice. Model and '
+                         'loss are as before them\n'
                          '- `name`: Default: that of `func`\n'
                          '- `higher_is_better`: Whether higher is better',
  'ValueMetric.accumulate': 'Take in the batch that `learn` has just done\n'
@@ -1705,7 +1705,7 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
               '- `suffix`: Unless `file` has one of a file of weights',
  'find_bs': 'Parameters:\n\n- `b`: A tensor, or tuples, lists, mappings and dataclasses of them',
  'find_file': 'Parameters:\n\n- `file`: A name, a path, or an open file\n- `folder`: Where names live',
- 'first_batch': 'Parameters:\n\n- `dl`: Any iterable of batches, but not an iterator',
+ 'first_batch': 'Parameters:\n\n- `dl`: Any iterable of batches, but not an iterator\n- `name`: For an error',
  'flat_pair': 'Parameters:\n\n- `pred`: A tensor\n- `targ`: Another one with as many elements',
  'flatten_model': 'Parameters:\n\n- `m`: A model or a layer',
  'foreground_acc.__init__': 'Parameters:\n'

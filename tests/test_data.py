@@ -622,3 +622,8 @@ def test_arrays_of_every_kind_in_a_sampler_are_described(v):
     dl = DataLoader(range(4), 2, sampler=Has())
     shape,_,digest = describe(dl)['sampler.weights'].rpartition(' ')
     assert shape==str(tuple(v.shape)) and digest.startswith('#') and describe(dl)==describe(dl)
+
+def test_a_batch_to_look_at_is_not_taken_from_an_iterator():
+    dls = DataLoaders(batches := iter([torch.ones(2), torch.zeros(2)]), device='cpu')
+    with pytest.raises(ValueError, match=r"`dls\['train'\]` is an iterator.*would not get a batch"): dls.one_batch()
+    assert len([*batches])==2

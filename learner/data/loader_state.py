@@ -16,7 +16,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 import numpy as np
 import torch
-from fastcore.basics import patch
 from torch.utils.data import DataLoader
 from ..core.checks import listed,signature
 from ..core.tracebacks import warn
@@ -24,9 +23,8 @@ from ..values.functions import of_library
 from ..values.copies import plain_types
 from ..values.caches import Cached
 from ..values.digests import digest,moved_results
-from .generators import is_stateful,keep_random
-from .batches import to_device
-from .loaders import DataLoaders,length,twin
+from .generators import is_stateful
+from .loaders import length,twin
 from .search import search
 
 # %% ../../nbs/data/05_loader_state.ipynb #LoaderState
@@ -144,26 +142,16 @@ class EpochNumbers:
             self.dls,self.setters = dls,_epoch_setters(dls.train) if self.tells else ()
         for set_epoch in self.setters: set_epoch(epoch)
 
-# %% ../../nbs/data/05_loader_state.ipynb #one_batch
-@patch
-def one_batch(self:DataLoaders,
-    i:int|str=0, # Position or name of a loader
-):
-    "The first batch of loader `i`, on the device. No generator is moved by it, nor what a loader or a sampler counts"
-    dl = self[i]
-    with keep_random(dl), keep_counts(dl):
-        for b in twin(dl): return to_device(b, self.device)
-    raise ValueError(f"`dls['{self.name(i)}']` is empty: it gave no batch")
-
 # %% ../../nbs/data/05_loader_state.ipynb #first_batch
 def first_batch(
     dl, # Any iterable of batches, but not an iterator
+    name='The loader', # For an error
 ):
-    "The first batch of `dl`, which stays as it was"
+    "The first batch of `dl`"
     if isinstance(dl, Iterator):
         raise ValueError("A batch that is taken from an iterator is gone: give a batch, `dl=[batch]`")
     for b in twin(dl): return b
-    raise ValueError("The loader is empty: it gave no batch")
+    raise ValueError(f"{name} is empty: it gave no batch")
 
 # %% ../../nbs/data/05_loader_state.ipynb #describe
 def _short(v):

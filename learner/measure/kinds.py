@@ -265,7 +265,7 @@ class ValueMetric(Metric):
     "A value that something else computes"
     @checked(func=callable)
     def __init__(self,
-        func, # Returns the value; called when the batches are over, and model and loss are as before them
+        func, # Returns the value; called when the batches are over, perhaps twice. Model and loss are as before them
         name:str=None, # Default: that of `func`
         higher_is_better:bool=None, # Whether higher is better
     ): self.func,self._name,self.higher_is_better = func,name or func_name(func),higher_is_better

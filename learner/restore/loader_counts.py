@@ -14,7 +14,8 @@ __all__ = []
 # %% ../../nbs/restore/06_loader_counts.ipynb #imports
 from array import array
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable,Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cached_property,partial
@@ -28,6 +29,7 @@ import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
+from fastcore.basics import patch
 from torch.utils.data import DataLoader,Dataset
 from ..core.callback import Callback
 from ..core.checks import listed
@@ -37,7 +39,10 @@ from ..values.functions import cached_weakly,closure_of,module_internals,of_libr
 from ..values.caches import Cached,counts_in,results_of
 from ..values.digests import digest,moved_results
 from ..data.search import container_types,entries_of,in_slots,slots_of,stored,value_types
-from ..data.generators import is_generator,is_stateful
+from ..data.generators import is_generator,is_stateful,keep_random
+from ..data.batches import to_device
+from ..data.loaders import DataLoaders
+from ..data.loader_state import first_batch,keep_counts
 from .tensors import HeldTensor,is_array,sample_of,size_of
 from .containers import assign
 from .held import Holders
@@ -248,6 +253,7 @@ def parts_of_loader(
     dl, # Any iterable of batches
 ) -> list:
     "What may count in a loader"
+    if type(dl) in (tuple,list): return [] # ready batches count nothing
     parts = {k:getattr(dl, k, None) for k in ('dataset','collate_fn','sampler','batch_sampler')}
     if not isinstance(dl, DataLoader): parts = {'loader': dl}
     seen,own = set(),[k for k,o in parts.items() if not (isinstance(o, _shut) or of_library(type(o)))]
@@ -260,6 +266,27 @@ def warn_of_left(
     "Warn of what stays changed, once"
     new = [k for k in dict.fromkeys(names) if k not in named]
     named.update(names)
-    if new: warn(f"Inference has changed {listed(new)} of a loader, and it cannot be put back with all that "
-        "belongs to it: if the batches depend on it, the run is not what it would be without. An object with "
-        "`state_dict` and `load_state_dict` is put back")
+    if new: warn(f"Batches that were drawn outside of training have changed {listed(new)} of a loader, and it cannot "
+        "be put back with all that belongs to it: if the batches depend on it, the run is not what it would be "
+        "without. An object with `state_dict` and `load_state_dict` is put back")
+
+@contextmanager
+def keep_parts(
+    parts, # As returned by `parts_of_loader`
+    named, # As in `warn_of_left`
+):
+    "Restore what they count, at the end"
+    try: yield
+    finally: warn_of_left([k for o in parts for k in o.restore()], named)
+
+# %% ../../nbs/restore/06_loader_counts.ipynb #one_batch
+@patch
+def one_batch(self:DataLoaders,
+    i:int|str=0, # Position or name of a loader
+):
+    "The first batch of loader `i`, on the device. It moves no generator, nor what a loader counts"
+    dl,name = self[i],f"`dls['{self.name(i)}']`"
+    if isinstance(dl, Iterator): raise ValueError(f"{name} is an iterator, which can be iterated only once: training "
+        "would not get a batch that is taken from it. Give a list, or something that starts anew")
+    with keep_random(dl), keep_counts(dl), keep_parts(parts_of_loader(dl), named=set()):
+        return to_device(first_batch(dl, name), self.device)

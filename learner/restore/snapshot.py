@@ -33,7 +33,7 @@ from ..model.optimizer import own_attrs,params_of
 from .tensors import HeldTensor,has_values,noted,put_values,unique_tensors
 from .contents import same_objects
 from .held import HeldBuffers,Holders,put_buffers
-from .loader_counts import parts_of_loader,warn_of_left
+from .loader_counts import keep_parts,parts_of_loader
 
 # %% ../../nbs/restore/08_snapshot.ipynb #ModuleSnapshot
 class ModuleSnapshot:
@@ -144,20 +144,17 @@ def keep_model_and_loss(
     return ModuleSnapshot(roots, learn.searches.holders(roots.values()))
 
 @contextmanager
-def _keep_parts(learn, parts, generators):
-    with generators:
-        try: yield
-        finally: warn_of_left([k for o in parts for k in o.restore()], learn.searches.named)
+def _keep_both(generators, parts):
+    with generators, parts: yield
 
 def keep_loaders(
     learn, # A learner
     *loaders, # Loaders that are iterated meanwhile
 ):
     "Restore generators, and what datasets, samplers, collate functions and transforms count, at the end"
-    generators,parts = keep_random(parts=learn.searches.parts(learn, *loaders)),[]
-    for dl in loaders:
-        if type(dl) not in (tuple,list): parts += parts_of_loader(dl) # ready batches count nothing
-    return _keep_parts(learn, parts, generators) if parts else generators
+    generators = keep_random(parts=learn.searches.parts(learn, *loaders))
+    parts = [o for dl in loaders for o in parts_of_loader(dl)]
+    return _keep_both(generators, keep_parts(parts, learn.searches.named)) if parts else generators
 
 @contextmanager
 def unmoved(
