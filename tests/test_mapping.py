@@ -107,6 +107,21 @@ def test_forward_by_phase():
     with torch.no_grad(): loss = F.cross_entropy(learn.model(x['image'])['logits'], x['labels'])
     assert learn.recorder.rows[-1].valid_loss==pytest.approx(loss.item())
 
+def test_a_method_in_the_place_of_forward_may_call_the_model():
+    class Steps(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.w = nn.Parameter(torch.ones(1))
+        def forward(self, x): return self.w*x
+        def train_step(self, x): return self(x)+self.forward(x)
+        def evaluate_step(self, x): return 3*self(x)
+    x,y = torch.ones(4, 1),torch.zeros(4, 1)
+    learn = Learner(DataLoaders([(x, y)], [(x, y)], device='cpu'), Steps(), F.mse_loss, opt_func=SGD, lr=.1,
+        cbs=Forward('train_step', 'evaluate_step')).fit(1)
+    w = learn.model.w.item()
+    assert w==pytest.approx(1-.1*8) and learn.recorder.rows[-1].train_loss==pytest.approx(4)
+    assert learn.validate().valid_loss==pytest.approx(9*w*w) and 'forward' not in vars(learn.model)
+
 @pytest.mark.parametrize('exc', [CancelBatchException, CancelFitException, ZeroDivisionError])
 def test_forward_is_undone(exc):
     learn = learner([*cbs, Forward(train='doubled'), Raise('after_pred', exc)])

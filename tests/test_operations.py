@@ -146,3 +146,16 @@ def test_an_operation_of_a_callback_has_its_name():
     factors = {False: 1., True: 1.}
     res = first_op(ops, a.operations(d.step))
     assert d.step==8 and res.a.where==res.b.where=='`scale.before_step`' and res.a.name=='aten.mul_.Tensor'
+
+@pytest.mark.parametrize('named', [False, True])
+def test_a_model_that_returns_its_loss_with_predictions(named):
+    class Own(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Sequential(nn.Linear(8, 2))
+        def forward(self, inp, labels):
+            scores = self.layer(inp)
+            return dict(loss=nn.functional.cross_entropy(scores, labels), logits=scores)
+    b = dict(inp=torch.randn(8, 8), labels=torch.arange(8)%2)
+    dls = DataLoaders([b if named else (*b.values(),)], device='cpu', n_inp=None if named else 2)
+    assert Learner(dls, Own(), metrics=accuracy).repeatable()

@@ -133,6 +133,12 @@ def test_summary_of_mappings():
     assert res.title=='Words, called with ids: 4 x 7' and [o.output for o in res.layers]==['4 x 7 x 4', '4 x 7 x 2']
     assert res.layers[0].params==40
 
+def test_a_target_that_the_model_does_not_take_is_left_out_of_its_call():
+    class Net(nn.Module):
+        def forward(self, age): return age
+    learn = synth_learner(dls=DataLoaders([dict(age=torch.zeros(4), label=torch.zeros(4))], device='cpu'), model=Net())
+    assert learn.summary().title=='Net, called with age: 4'
+
 def test_shapes_of_everything():
     class All(nn.Module):
         def __init__(self): super().__init__(); self.w = nn.Parameter(torch.ones(1))

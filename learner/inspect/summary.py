@@ -24,6 +24,7 @@ from .hooks import Hooks
 from ..loop.learner import Learner
 from ..record.history import Row
 from ..model.groups import param_counts,param_groups
+from ..model.mapping import fields_for,outputs
 from ..model.weights import unwrapped
 
 # %% ../../nbs/inspect/03_summary.ipynb #Summary
@@ -117,7 +118,8 @@ def _run_once(model, b, dls):
     try:
         xb,_ = dls.split(to_device(b, dls.device))
         if len(devices)==1: xb = to_device(xb, *devices)
-        model(**xb) if isinstance(xb, Mapping) else model(*xb)
+        if isinstance(xb, Mapping): xb = fields_for(model, xb)
+        outputs(model, xb)
     except Exception as e:
         e.add_note("raised by `summary`, which calls the model with inputs as the loader returns them: "
             "callbacks do not change them")

@@ -176,6 +176,14 @@ def set_forward(m, f):
     return old
 
 # %% ../../nbs/model/07_mapping.ipynb #Forward
+class _Instead:
+    "A method of a model in the place of its `forward`, which is there again where that method calls the model"
+    def __init__(self, m, method): self.m,self.__wrapped__,self.own = m,method,None
+    def __call__(self, *args, **kwargs):
+        before = set_forward(self.m, self.own)
+        try: return self.__wrapped__(*args, **kwargs)
+        finally: set_forward(self.m, before)
+
 class Forward(Callback):
     "Call other methods of the model in the place of `forward`"
     order = MatchArgs.order-5 # which reads the arguments of that method
@@ -186,14 +194,18 @@ class Forward(Callback):
     ): self.names = {'train':train, 'valid':valid}
 
     def before_fit(self):
-        m,self.before = unwrapped(self.learn.model),[] # batches can be nested
+        m,self.before,self.instead = unwrapped(self.learn.model),[],{} # batches can be nested
         for k in filter(None, self.names.values()):
             if not callable(getattr(m, k, None)):
                 raise AttributeError(f"`{type(m).__name__}` has no method `{k}`.{nearest(k, dir(type(m)))}")
+            self.instead[k] = _Instead(m, getattr(m, k))
 
     def before_batch(self):
         m,k = unwrapped(self.learn.model),self.names['train' if self.learn.training else 'valid']
         self.before.append(vars(m).get('forward'))
-        set_forward(m, self.before[0]) # it may be within a batch, which calls another method
-        if k: m.forward = getattr(m, k)
+        set_forward(m, own := self.before[0]) # it may be within a batch, which calls another method
+        if k:
+            self.instead[k].own = own
+            set_forward(m, self.instead[k])
     def cleanup_batch(self): set_forward(unwrapped(self.learn.model), self.before.pop())
+    def cleanup_fit(self): self.instead = {}

@@ -79,10 +79,10 @@ def recognize(loss, pred, *targs, shift_of=shift_of):
     if isinstance(loss, torch.Tensor) and loss.isnan().any(): return
     ok = len(targs)==1 and all(isinstance(o, torch.Tensor) for o in (loss, pred, *targs)) and pred.is_floating_point()
     if not ok: return Recognized(None, False)
-    targ,found,shifts = targs[0],[],set()
+    targ,scores,found,shifts = targs[0],pred.detach().float(),[],set() # what watches modules may hook into a graph
     tol = 1e-3 if loss.dtype in (torch.float32,torch.float64) else 1e-2 # relative
     for f,shift in _candidates(pred, targ):
-        v = f(*(shifted(pred.float(), targ) if shift else (pred.float(), targ)))
+        v = f(*(shifted(scores, targ) if shift else (scores, targ)))
         gap = ((v-loss).abs()/v.abs().clamp(min=1e-6)).item()
         shifts.add(shift)
         if gap<tol: found.append((gap, f, shift))
