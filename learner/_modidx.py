@@ -585,6 +585,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                        'learner.core.callback.FuncCallback.state_dict': ( 'core/callback.html#funccallback.state_dict',
                                                                                           'learner/core/callback.py'),
                                        'learner.core.callback.State': ('core/callback.html#state', 'learner/core/callback.py'),
+                                       'learner.core.callback.State._check_may_come': ( 'core/callback.html#state._check_may_come',
+                                                                                        'learner/core/callback.py'),
                                        'learner.core.callback.State._has': ('core/callback.html#state._has', 'learner/core/callback.py'),
                                        'learner.core.callback.State.load_state_dict': ( 'core/callback.html#state.load_state_dict',
                                                                                         'learner/core/callback.py'),
