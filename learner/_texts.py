@@ -1681,6 +1681,7 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
            '- `cool`: Fraction of training to stay at `end`',
  'count_elements': 'Parameters:\n\n- `targs`: The first has as many elements as the loss averages over',
  'count_kept': 'Parameters:\n\n- `targ`: Targets, of any shape\n- `ignore_index`: Target that does not count',
+ 'decay_by_hook': 'Parameters:\n\n- `opt`: An optimizer, or several in an `OptimList`',
  'decision': 'Parameters:\n\n- `o`: The decision for one sample\n- `vocab`: Names of the classes',
  'declare': 'Parameters:\n'
             '\n'
@@ -1970,7 +1971,11 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
           '- `thresh`: Largest difference of the slopes at its ends\n'
           '- `adjust_value`: Factor of the rate that is found',
  'snake_name': "Parameters:\n\n- `name`: A class's name\n- `suffix`: Removed from its end",
- 'spare': 'Parameters:\n\n- `opt`: Any optimizer of torch\n- `no_decay`: Parameters',
+ 'spare': 'Parameters:\n'
+          '\n'
+          '- `opt`: Any optimizer of torch\n'
+          '- `no_decay`: Parameters\n'
+          '- `until_end`: Until `end_spare`, if they had a decay: as in a fit with an optimizer that was given ready',
  'steep': 'Parameters:\n'
           '\n'
           '- `lrs`: Learning rates that were tried, ascending\n'

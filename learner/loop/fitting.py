@@ -20,8 +20,9 @@ from ..core.dispatch import check_scopes
 from ..core.tracebacks import warn
 from ..data.loaders import length
 from ..model.groups import FreezeMixin,norm_bias_params
-from ..model.hypers import first_groups,get_hyper,hypers,is_split,n_groups,set_hyper,spare,values_for,with_added
-from ..model.optimizer import clear_state,drop_grads,go_with_params,make_opt,params_of,to_eval
+from ..model.hypers import end_spare,first_groups,get_hyper,hypers,is_split,n_groups,set_hyper,spare,values_for
+from ..model.hypers import with_added
+from ..model.optimizer import clear_state,decay_by_hook,drop_grads,go_with_params,make_opt,params_of,to_eval
 from .loop import has_grads,own_pieces
 from .inference import InferenceMixin,check_parts,release_frames
 from .position import Bounds,Counters
@@ -49,6 +50,7 @@ class OptimizerMixin(FreezeMixin, InferenceMixin):
         if isinstance(self.opt_func, torch.optim.Optimizer):
             if again: clear_state(self.opt)
             self.opt = self.opt_func
+            decay_by_hook(self.opt) # it may be a copy
         else:
             no_decay = () if self.wd_bn_bias else norm_bias_params(self.model)
             lr = None if no_lr else self.lr
@@ -103,7 +105,8 @@ class OptimizerMixin(FreezeMixin, InferenceMixin):
     ):
         "Set a hyper-parameter: of a running fit until its end, and otherwise for all fits to come"
         if self._current_opt is None: self.create_opt()
-        if name=='wd' and not self.wd_bn_bias: spare(self.opt, norm_bias_params(self.model))
+        if name=='wd' and not self.wd_bn_bias:
+            spare(self.opt, norm_bias_params(self.model), until_end=self._mode is not None)
         set_hyper(self._current_opt, name, v) # in every batch of a schedule, where properties cost
         if self._mode is not None: return
         if name in ('lr','wd'):
@@ -339,6 +342,7 @@ class StopMixin(OptimizerMixin):
                 began = self.route.fit_start
                 for o,values in (opt, outside),(began.made, began.of_made):
                     for k,v in (values or {}).items(): set_hyper(o, k, with_added(o, k, v))
+                    if o is not None: end_spare(o)
                 began.made = None
                 self.note_opt()
 

@@ -45,7 +45,8 @@ class CopyMixin(FitMixin):
         if self.mode is not None:
             raise RuntimeError(f"A Learner cannot be copied or pickled inside a running `{self.mode}`: "
                 "copy it when that is over, or only `learn.model`")
-        opts = [] if self.opt is None else [self.opt, *parts_of(self.opt)]
+        ready = [o for o in (self.opt, self.opt_func) if isinstance(o, torch.optim.Optimizer)]
+        opts = {id(p):p for o in ready for p in (o, *parts_of(o))}.values()
         own = [(o, own_attrs(o) | step_hooks(o)) for o in opts]
         attrs = {k:v for k,v in vars(self).items() if k not in _of_the_loop}
         return attrs | dict(cbs=[*self.cbs], of_opts=own, in_slots=slot_values(self))

@@ -21,7 +21,7 @@ from fastcore.basics import patch
 from ..core.checks import checked
 from ..data.loaders import check_device
 from ..loop.learner import Learner
-from ..model.optimizer import in_use
+from ..model.optimizer import OptimList,in_use
 from ..model.mapping import Forward,MapBatch,MapPred,MatchArgs
 from ..model.weights import unwrapped
 from ..record.files import check_exists,check_sums,file_path,reading,torch_save,write_to
@@ -76,7 +76,8 @@ def _unused(opt_func):
     "A ready optimizer without its state; any other `opt_func` as it is"
     if not isinstance(opt_func, torch.optim.Optimizer): return opt_func
     res = copy(opt_func)
-    res.state = defaultdict(dict)
+    if isinstance(res, OptimList): res.opts,res.n = tuple(map(_unused, res.opts)),0
+    else: res.state = defaultdict(dict)
     return res
 
 def _culprit(parts):

@@ -104,7 +104,8 @@ class ParamScheduler(HyperScheduler):
     def prepare_fit(self):
         learn = self.learn
         if 'wd' in self.scheds and 'wd' in hypers(learn.opt) and not learn.wd_bn_bias:
-            spare(learn.opt, norm_bias_params(learn.model)) # before a scheduler of torch counts the groups
+            # before a scheduler of torch counts the groups
+            spare(learn.opt, norm_bias_params(learn.model), until_end=True)
     def before_fit(self):
         learn = self.learn
         for k in self.scheds: get_hyper(learn.opt, k)
