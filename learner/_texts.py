@@ -15,7 +15,8 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
                          '- `thresh`: Predictions above it count as 1, others as 0\n'
                          '- `to_np`: Give `func` numpy arrays\n'
                          "- `invert_arg`: Give `func` targets first; default: only if it is one of scikit-learn's\n"
-                         '- `flatten`: Flatten both, if they are of equal size\n'
+                         '- `flatten`: Flatten both, if they are of equal size. Unflattened tables keep ignored '
+                         'targets\n'
                          '- `name`: Default: that of `func`\n'
                          '- `higher_is_better`: Default: what `func` declares\n'
                          '- `kwargs`: For `func`',
@@ -646,7 +647,7 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
  'LRFinder.__init__': 'Parameters:\n'
                       '\n'
                       '- `start_lr`: First learning rate, or one per group\n'
-                      '- `end_lr`: Last one, which is higher\n'
+                      '- `end_lr`: One that is higher: the one after the last\n'
                       '- `num_it`: Batches, 6 or more\n'
                       '- `stop_div`: Stop when the loss is more than four times the best',
  'LabelCounts.__init__': 'Parameters:\n'
@@ -815,7 +816,8 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
                       '- `act`: Applied to predictions; default: the activation that belongs to the loss, such as a '
                       'softmax\n'
                       '- `inner`: Run the validation only, without the events of a fit and an epoch\n'
-                      '- `reorder`: Return samples in the order of the dataset\n'
+                      '- `reorder`: Return samples in the order of the dataset; a list of batches may keep the '
+                      "loader's order\n"
                       '- `cbs`: Callbacks for this call only\n'
                       '- `save_preds`: `.npy` file for the predictions, in `learn.path`, mapped into memory; also '
                       'without `with_preds`\n'
@@ -856,7 +858,7 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
  'Learner.lr_find': 'Parameters:\n'
                     '\n'
                     '- `start_lr`: First learning rate\n'
-                    '- `end_lr`: Last learning rate, which is higher\n'
+                    '- `end_lr`: Learning rate that would follow the last one, which is higher\n'
                     '- `num_it`: Batches to train, 6 or more; suggestions need 11\n'
                     '- `stop_div`: Stop when the loss is more than four times the best\n'
                     '- `show_plot`: Plot loss against learning rate\n'
@@ -1353,7 +1355,7 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
                         'of the batch',
  'Rows.__init__': 'Parameters:\n'
                   '\n'
-                  '- `n`: Number of rows, if it is known\n'
+                  '- `n`: Number of rows, if it is known; default: that of `to`\n'
                   '- `to`: For each row, its place; default: one after the other\n'
                   '- `dim`: Along which to put batches together; None for a list of batches as they are\n'
                   '- `path`: `.npy` file to keep the rows in\n'
@@ -1891,6 +1893,7 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
               '- `name`: What it is, for errors',
  'per_sample': 'Parameters:\n\n- `loss_func`: Any loss',
  'places_of': 'Parameters:\n\n- `loaders`: Loaders, or objects that hold some',
+ 'probabilities': 'Parameters:\n\n- `x`: Scores',
  'random_state': 'Parameters:\n'
                  '\n'
                  '- `loaders`: Their `moving_parts` too\n'

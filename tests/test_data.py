@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn import functional as F
 from torch.nn.utils.rnn import PackedSequence,pack_sequence
 from torch.utils.data import BatchSampler,DataLoader,Dataset,DistributedSampler,IterableDataset,RandomSampler
-from torch.utils.data import TensorDataset
+from torch.utils.data import SequentialSampler,TensorDataset
 from learner.all import *
 from learner.data.generators import moving_parts
 from learner.data.loader_state import describe
@@ -627,3 +627,10 @@ def test_a_batch_to_look_at_is_not_taken_from_an_iterator():
     dls = DataLoaders(batches := iter([torch.ones(2), torch.zeros(2)]), device='cpu')
     with pytest.raises(ValueError, match=r"`dls\['train'\]` is an iterator.*would not get a batch"): dls.one_batch()
     assert len([*batches])==2
+
+def test_no_sampler_shuffles_and_a_batch_sampler_goes_into_loaders_of_ones_own():
+    ds = TensorDataset(torch.arange(10.), torch.arange(10.))
+    dls = DataLoaders.from_dsets(ds, ds, bs=2, sampler=None, device='cpu')
+    assert type(dls.train.sampler) is RandomSampler and type(dls.valid.sampler) is SequentialSampler
+    with pytest.raises(TypeError, match=r'`batch_sampler` makes batches of one dataset: write `DataLoaders\('):
+        DataLoaders.from_dsets(ds, bs=2, batch_sampler=[[0,1]], device='cpu')

@@ -4,6 +4,7 @@ import sys
 from types import ModuleType
 import numpy as np, pytest, torch
 from torch import nn
+from torch.nn import functional as F
 from torch.utils.data import DataLoader,TensorDataset
 from learner.all import *
 
@@ -224,3 +225,40 @@ def test_a_callback_that_is_switched_off_stays_so_through_a_validation_until_the
 @pytest.mark.parametrize('v', [[1.,2.], np.ones(2)], ids=['list','array'])
 def test_a_metric_that_is_called_with_what_is_no_tensor_says_so(v):
     with pytest.raises(TypeError, match=r'`rmse\(pred, targ\)` is of tensors, but got'): rmse(v, v)
+
+# Half precision, ignored targets, and other ways to call
+@pytest.mark.parametrize('reduction', ['mean','sum','none'])
+def test_perplexity_leaves_out_what_the_loss_ignores_whatever_its_reduction(reduction):
+    torch.manual_seed(0)
+    pred,targ = torch.randn(10, 4),torch.randint(4, (10,))
+    targ[[2,5,6,7]] = -100
+    v = Perplexity()(pred, targ, loss_func=nn.CrossEntropyLoss(reduction=reduction))
+    assert v.item()==pytest.approx(F.cross_entropy(pred, targ).exp().item())
+
+@pytest.mark.parametrize('flatten', [True, False])
+def test_decisions_are_not_compared_with_ignored_targets(flatten):
+    pred,targ = torch.eye(3),torch.tensor([0,-100,1])
+    acc = AccumMetric(lambda a,b: (a==b).float().mean(), dim_argmax=-1, flatten=flatten)
+    assert acc(pred, targ)==.5
+
+@pytest.mark.parametrize('m', [accuracy_multi, F1ScoreMulti(), HammingLossMulti()], ids=['accuracy','f1','hamming'])
+def test_half_precision_does_not_move_scores_across_a_threshold(m):
+    torch.manual_seed(0)
+    pred,targ = (torch.randn(400, 5)*.05).bfloat16(),torch.rand(400, 5)>.5
+    assert m(pred, targ)==m(pred.float(), targ)
+
+def test_a_function_of_scikit_learn_gets_numbers_whose_squares_do_not_overflow():
+    assert from_sklearn('mean_squared_error')(torch.tensor([300.]).half(), torch.zeros(1).half())==9e4
+
+def test_errors_of_whole_numbers():
+    a,b = torch.tensor([1,2,5]),torch.tensor([1,4,1])
+    assert mse(a, b)==pytest.approx(20/3) and mae(a, b)==2 and rmse(a, b).item()==pytest.approx((20/3)**.5)
+
+def test_predictions_and_targets_by_name():
+    a,b = torch.tensor([1.,2.]),torch.tensor([1.,4.])
+    assert rmse(pred=a, targ=b)==rmse(a, targ=b)==rmse(a, b)==2**.5
+
+@pytest.mark.parametrize('m', [accuracy, F1Score(axis=3), RocAuc(axis=3)], ids=['accuracy','f1','roc'])
+def test_an_axis_that_predictions_do_not_have_is_named(m):
+    with pytest.raises(IndexError, match=r'`axis` is an axis of the predictions, whose shape is \(4, 2\), but got 3'):
+        m(torch.randn(4, 2), torch.tensor([0,1,0,1]), **dict(axis=3) if m is accuracy else {})

@@ -1562,3 +1562,25 @@ def test_one_prediction_that_is_a_dataclass():
     learn = mk(model=OfClass(Checked), loss_func=lambda p, y: F.cross_entropy(p.logits, y))
     res = learn.predict(X[0])
     assert type(res[-1]) is Checked and close(res[-1].logits, 2*logits(learn)[0])
+
+@pytest.mark.parametrize('loader', [dict(batch_size=4, sampler=torch.randperm(12).tolist()),
+    dict(batch_sampler=[[11,3,0],[5,1,2,4],[6,10,9,8,7]])], ids=['sampler','batch_sampler'])
+def test_predictions_come_in_the_order_of_the_dataset_along_any_axis(loader):
+    x,y = torch.arange(24.).view(12, 2),torch.arange(12)
+    class Sideways(nn.Module):
+        def forward(self, x): return x.T
+    learn = Learner(DataLoaders([(x, y)], device='cpu'), Sideways(), lambda p,t: p.mean())
+    preds,_ = learn.get_preds(dl=DataLoader(TensorDataset(x, y), **loader), concat_dim=1, with_targs=False)
+    assert torch.equal(preds, x.T)
+
+@pytest.mark.parametrize('n', [None, 12])
+def test_rows_are_put_in_their_places(n):
+    x,places = torch.arange(12.)[:,None],torch.randperm(12)
+    learn = Learner(DataLoaders(x.split(4), x.split(4), device='cpu', split=lambda b: ((b,), ())), nn.Identity(),
+        lambda p: p.mean())
+    learn.validate(cbs=(cb := GatherPredsCallback(n=n, to=places)))
+    assert torch.equal(cb.preds[places], x)
+
+@pytest.mark.parametrize('places', [[0]*3, [0,2], [1,2,3], [-1,0,1]], ids=str)
+def test_places_that_would_leave_rows_empty_are_refused(places):
+    with pytest.raises(ValueError, match='`to` has each place from 0 on once'): GatherPredsCallback(to=places)

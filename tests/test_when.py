@@ -803,3 +803,11 @@ def test_smoke_starts_its_own_workers():
         res.append(learn.seen.xs)
         for o in learn.dls: vars(o)['_iterator'] = None
     assert same(*res)
+
+def test_the_smallest_of_nested_limits_holds(monkeypatch):
+    monkeypatch.setenv('LEARNER_LIMIT_BATCHES', '4')
+    def trained(): return synth_learner(n_train=6, n_valid=0).fit(1).train_iter
+    with limit_batches(2):
+        with limit_batches(5): assert trained()==2
+        assert trained()==2
+    with limit_batches(5): assert trained()==4

@@ -179,7 +179,7 @@ def _train_loader(ds, bs, kwargs):
     "Shuffled, without an incomplete last batch, unless `kwargs` say otherwise"
     if not isinstance(ds, IterableDataset) and not len(ds): raise ValueError("`train` is empty: nothing to train on")
     order = {} if isinstance(ds, IterableDataset) else dict(drop_last=len(ds)>=bs)
-    if order and 'sampler' not in kwargs: order['shuffle'] = True
+    if order and kwargs.get('sampler') is None: order['shuffle'] = True
     return DataLoader(ds, bs, **order|kwargs)
 
 def _valid_loader(ds, bs, kwargs):
@@ -261,6 +261,8 @@ class DataLoaders(_NamedLoaders):
         taken = signature(DataLoader).parameters
         for k in kwargs.keys()-taken.keys(): raise TypeError(f"`from_dsets` has no argument `{k}`, and torch's "
             f"`DataLoader` neither.{nearest(k, [*signature(cls.from_dsets).parameters, *taken])}")
+        if kwargs.get('batch_sampler') is not None: raise TypeError("`batch_sampler` makes batches of one dataset: "
+            "write `DataLoaders(DataLoader(train, batch_sampler=…), DataLoader(valid, bs))`")
         _check_no_targets(train, valid)
         bs = int(bs)
         train,valid = _train_loader(train, bs, kwargs),None if valid is None else _valid_loader(valid, bs, kwargs)

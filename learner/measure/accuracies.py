@@ -16,7 +16,7 @@ from ..core.tracebacks import warn
 from ..model.losses import is_kept
 from ..model.loss_properties import count_elements,count_kept
 from .kinds import check_several
-from .metrics import flat_pair
+from .metrics import flat_pair,probabilities
 
 # %% ../../nbs/measure/03_accuracies.ipynb #helpers
 def _of_predictions(f):
@@ -103,15 +103,16 @@ def accuracy_multi(
     sigmoid:bool=True, # Apply a sigmoid to the predictions first
 ):
     "Fraction of labels that are right"
-    pred,targ = flat_pair(pred.sigmoid() if sigmoid else pred, targ)
+    pred,targ = flat_pair(probabilities(pred) if sigmoid else pred, targ)
     return ((pred>thresh)==(targ>.5)).float().mean()
 
 # %% ../../nbs/measure/03_accuracies.ipynb #errors
-_inexact = torch.float16,torch.bfloat16,torch.bool # their squares overflow, or there is no difference
+_exact = torch.float32,torch.float64,torch.complex64,torch.complex128 # of others, squares overflow or have no mean
 
 def _numbers(pred, targ):
     "Both flat, in single precision at least"
-    return [o.float() if o.dtype in _inexact else o for o in flat_pair(pred, targ)]
+    pred,targ = flat_pair(pred, targ)
+    return [o if o.dtype in _exact else o.float() for o in (pred, targ)]
 
 @declare(False, count_elements)
 @_of_predictions

@@ -21,6 +21,15 @@ from ..model.loss_properties import ignore_index_of,loss_of
 from .metrics import AvgLoss,AvgMetric,Metric,as_double,flat_pair,func_name,has_argument,ignored_by
 from .metrics import innermost,is_of_sklearn
 
+# %% ../../nbs/measure/02_kinds.ipynb #check_axis
+def check_axis(
+    pred:torch.Tensor, # What the model predicts
+    axis:int, # Where the classes are in it
+):
+    "Refuse an axis that predictions do not have"
+    if not -pred.ndim<=axis<pred.ndim: raise IndexError(
+        f"`axis` is an axis of the predictions, whose shape is {tuple(pred.shape)}, but got {axis}")
+
 # %% ../../nbs/measure/02_kinds.ipynb #check_kwargs
 def _check_kwargs(cls, func, kwargs):
     try: taken = argument_names(func)
@@ -34,13 +43,13 @@ def check_several(
     axis, # Where the classes are in it
 ):
     "Refuse predictions with one score per target, where the class with the highest score is wanted"
-    if not -pred.ndim<=axis<pred.ndim: raise IndexError(
-        f"`axis` is an axis of the predictions, whose shape is {tuple(pred.shape)}, but got {axis}")
+    check_axis(pred, axis)
     if pred.shape[axis]==1: raise ValueError("The class with the highest score is compared with the target, "
         f"but predictions have shape {tuple(pred.shape)}, with one score in axis {axis}: "
         "`accuracy_multi` is for scores that say yes or no")
 
-def _numpy(t): return (t.float() if t.dtype is torch.bfloat16 else t).cpu().numpy() # numpy has no bfloat16
+def _numpy(t): # numpy has no bfloat16, and squares of float16 overflow
+    return (t.float() if t.dtype in (torch.bfloat16,torch.float16) else t).cpu().numpy()
 
 _bundle = 256
 def _and(parts, new, n):
@@ -64,7 +73,7 @@ class AccumMetric(Metric):
         thresh:float=None, # Predictions above it count as 1, others as 0
         to_np:bool=False, # Give `func` numpy arrays
         invert_arg:bool|None=None, # Give `func` targets first; default: only if it is one of scikit-learn's
-        flatten:bool=True, # Flatten both, if they are of equal size
+        flatten:bool=True, # Flatten both, if they are of equal size. Unflattened tables keep ignored targets
         name:str=None, # Default: that of `func`
         higher_is_better:bool=None, # Default: what `func` declares
         **kwargs, # For `func`
@@ -102,7 +111,7 @@ class AccumMetric(Metric):
                 "`lambda o: o.softmax(-1)[:,1]` for two classes")
             pred = pred.argmax(dim=self.dim_argmax)
             if self.flatten: pred,targ = flat_pair(pred, targ)
-            self.drops = self.flatten
+            self.drops = self.flatten or pred.ndim==targ.ndim==1
         if self.ignores:
             if self.ignored is None: self.ignored = ignored_by(self.func, learn)
         elif self.drops: self.ignored = ignore_index_of(loss_of(learn))

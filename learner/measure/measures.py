@@ -15,8 +15,8 @@ import torch
 from torch.nn import functional as F
 from ..core.checks import checked
 from ..model.losses import CrossEntropyLossFlat,explain_bad_targets,is_kept
-from ..model.loss_properties import count_elements,ignore_index_of,loss_of,reduction_in
-from .kinds import AccumMetric
+from ..model.loss_properties import count_elements,count_kept,ignore_index_of,loss_of,reduction_in
+from .kinds import AccumMetric,check_axis
 from .metrics import AsFunction,AvgLoss,AvgMetric,as_double,as_rows,flat_pair,loss_items
 from .scores import CountScore,one_average
 
@@ -148,6 +148,7 @@ def _of_two(pred, targ, area, ignore_index=-100):
 
 def _log_odds(pred, axis):
     "Logits of softmax probabilities, which stay different where the probabilities round to 1"
+    check_axis(pred, axis)
     if pred.shape[axis]==1: raise ValueError("There are several classes, but predictions have shape "
         f"{tuple(pred.shape)}, with one score in axis {axis}: `RocAucMulti` is for scores that say yes or no")
     pred,top = pred.float(),pred.argmax(dim=axis, keepdim=True)
@@ -156,6 +157,7 @@ def _log_odds(pred, axis):
     return (logp - (-logp.exp()).log1p()).scatter(axis, top, pred.gather(axis, top)-others)
 
 def _yes_minus_no(pred, axis):
+    check_axis(pred, axis)
     if pred.shape[axis]!=2: raise ValueError("There are two classes, "
         f"but predictions have shape {tuple(pred.shape)}, with {pred.shape[axis]} in axis {axis}")
     no,yes = pred.float().unbind(axis)
@@ -247,9 +249,10 @@ class Perplexity(AvgLoss):
     default_loss = CrossEntropyLossFlat()
     def __init__(self): super().__init__(); self._name = 'perplexity'
     def add_loss(self, learn, loss):
-        if reduction_in(learn)!='sum': return super().add_loss(learn, loss)
-        n = loss_items(learn)
-        self.add(loss/n, n)
+        how = reduction_in(learn)
+        if how=='mean' or (how=='none' and not loss.ndim): return super().add_loss(learn, loss)
+        n = loss_items(learn) if how=='sum' else count_kept(learn.y, ignore_index_of(loss_of(learn)))
+        self.add(loss.detach().sum()/n, n)
     @property
     def value(self): return None if (v := super().value) is None else v.exp()
 

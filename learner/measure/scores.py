@@ -15,7 +15,8 @@ import torch
 from ..core.checks import brief,checked,in_range,is_whole,nearest
 from ..model.losses import explain_bad_targets,is_kept
 from ..model.loss_properties import ignore_index_of,loss_of
-from .metrics import AsFunction,Metric,as_double,as_rows,flat_pair
+from .metrics import AsFunction,Metric,as_double,as_rows,flat_pair,probabilities
+from .kinds import check_axis
 
 # %% ../../nbs/measure/04_scores.ipynb #counts
 class CountScore(Metric):
@@ -52,6 +53,7 @@ class ClassCounts(CountScore):
     def decide(self, learn): # The learner after its batch
         "Predicted classes and targets, which of them count, and the number of classes"
         pred,targ = self.pair(learn)
+        check_axis(pred, self.axis)
         n = pred.shape[self.axis]
         if n==1: raise ValueError(f"`{self.name}` takes the class with the highest score, "
             f"but predictions have shape {tuple(pred.shape)}, with one score in axis {self.axis}. "
@@ -231,7 +233,8 @@ class LabelCounts(CountScore):
                 f"but their shape is {tuple(pred.shape)}")
         rows = as_rows(pred)
         self.check_labels(rows.shape[1])
-        predicted,targ = flat_pair((pred.sigmoid() if self.sigmoid else pred)>self.thresh, targ>.5)
+        scores = probabilities(pred) if self.sigmoid else pred
+        predicted,targ = flat_pair(scores>self.thresh, targ>.5)
         return predicted.view(rows.shape),targ.view(rows.shape)
 
     def count(self, learn):
@@ -258,7 +261,7 @@ class LabelScore(LabelCounts):
         if self.average!='samples': return super().count(learn)
         predicted,targ = (o if self.labels is None else o[:,self.labels] for o in self.decide(learn))
         vals = as_double(_ratio(*self.score((predicted&targ).sum(1), predicted.sum(1), targ.sum(1))))
-        return torch.stack([vals.sum(), torch.full_like(vals[0], len(vals))])
+        return torch.stack([vals.sum(), vals.new_tensor(len(vals))])
 
     def of(self, counts):
         if self.average=='samples': return counts[0]/counts[1]

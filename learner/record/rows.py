@@ -58,6 +58,10 @@ def _refuse(what, why, exc=ValueError):
     raise exc(f"{what} cannot be put together: {why}. `concat_dim=None` of `get_preds` gives a list of batches, and "
         "`get_preds(with_preds=False, with_targs=False, with_loss=True)` the losses alone")
 
+def _check_places(what, n_rows, n):
+    if n_rows!=n: raise ValueError(f"{what} have {n_rows} rows, and the loader has {n} samples: "
+        "whose they are cannot be told. `reorder=False` leaves them as they come")
+
 class _Filled:
     """Rows in memory that is allocated with the first batch: for `n` of them, or where that is not known, for so many
     batches of its size. Where these are larger later, there is room for the ones that are left"""
@@ -104,15 +108,13 @@ class _Filled:
 
     @property
     def value(self):
-        if self.done<self.n and self.to is not None:
-            raise ValueError(f"{self.what} have {self.done} rows, and the loader has {self.n} samples: "
-                "whose they are cannot be told. `reorder=False` leaves them as they come")
+        if self.to is not None: _check_places(self.what, self.done, self.n)
         return self.rows if self.done==self.n else self.rows[:self.done]
 
 # %% ../../nbs/record/08_rows.ipynb #Collected
 class _Collected:
     "Batches, put together at the end along `dim`, or left as they are if that is None"
-    def __init__(self, dim, what): self.dim,self.what,self.batches = dim,what,[]
+    def __init__(self, dim, what, to=None): self.dim,self.what,self.to,self.batches = dim,what,to,[]
     def add(self, o): self.batches.append(map_tensors(lambda t: t.detach().to('cpu', copy=True), o))
 
     @property
@@ -121,10 +123,13 @@ class _Collected:
         if self.batches[0].ndim==0: return torch.stack(self.batches) # one value for each batch
         batches,size = self.batches,self.batches[0].shape[1:]
         if self.dim==0: batches = [o[None] if o.shape==size else o for o in batches] # of one sample, as above
-        try: return torch.cat(batches, dim=self.dim)
+        try: res = torch.cat(batches, dim=self.dim)
         except (RuntimeError, IndexError):
             shapes = sorted({tuple(o.shape) for o in self.batches})[:4]
             _refuse(self.what, f"batches have the shapes {shapes}")
+        if self.to is None: return res
+        _check_places(self.what, res.shape[self.dim], len(self.to))
+        return res.index_select(self.dim, torch.as_tensor(self.to).argsort())
 
 # %% ../../nbs/record/08_rows.ipynb #Parts
 def _has_rows(o): return o is not None and not isinstance(o, (int,float)) and getattr(o, 'ndim', 1)!=0
@@ -169,13 +174,14 @@ class Rows:
     """Collects tensors or arrays, or tuples, mappings and dataclasses of them, batch by batch. Parts without rows are
     left out: None, and numbers that stand for a batch as a whole, such as its loss"""
     def __init__(self,
-        n:int|None=None, # Number of rows, if it is known
+        n:int|None=None, # Number of rows, if it is known; default: that of `to`
         to=None, # For each row, its place; default: one after the other
         dim:int|None=0, # Along which to put batches together; None for a list of batches as they are
         path=None, # `.npy` file to keep the rows in
         what='Predictions', # Name for errors
         n_batches:int|None=None, # Number of batches, if that is known
     ):
+        if n is None and to is not None: n = len(to)
         self.n,self.to,self.dim,self.path,self.what,self.n_batches = n,to,dim,path,what,n_batches
         self.file = path and _RowFile(path, what)
         self.store = self.names = None # a `_Filled`, `_Collected` or `_Parts`; the parts that have rows
@@ -216,7 +222,7 @@ class Rows:
         if self.dim==0 and o.ndim:
             if self.n is not None: return _Filled(self.n, self.to, self.file, self.what)
             if self.n_batches: return _Filled(None, None, None, self.what, self.n_batches)
-        return _Collected(self.dim, self.what)
+        return _Collected(self.dim, self.what, self.to if o.ndim else None)
 
     def drop(self):
         "Delete a file that is not complete"

@@ -134,6 +134,8 @@ def _check_places(name, v):
     except (TypeError, ValueError, RuntimeError): places = torch.tensor(0.)
     if places.ndim!=1 or (places.is_floating_point() and len(places)):
         raise TypeError(f"`{name}` is a list of whole numbers, a place for each row, but got {brief(v)}")
+    if not torch.equal(places.sort()[0], torch.arange(len(places))): # others would leave rows empty
+        raise ValueError(f"`{name}` has each place from 0 on once, but got {brief(v)}")
 
 def _check_file(name, path, concat_dim):
     if not path: return
@@ -359,7 +361,7 @@ def get_preds(self:Learner,
     with_loss:bool=False, # Return the loss of each sample too
     act=None, # Applied to predictions; default: the activation that belongs to the loss, such as a softmax
     inner:bool=False, # Run the validation only, without the events of a fit and an epoch
-    reorder:bool=True, # Return samples in the order of the dataset
+    reorder:bool=True, # Return samples in the order of the dataset; a list of batches may keep the loader's order
     cbs=None, # Callbacks for this call only
     save_preds=None, # `.npy` file for the predictions, in `learn.path`, mapped into memory; also without `with_preds`
     save_targs=None, # `.npy` file for the targets, in `learn.path`

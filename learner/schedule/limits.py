@@ -20,7 +20,7 @@ from ..data.generators import keep_random,random_state,set_random_state
 from ..data.loaders import check_starts_anew,twin
 from ..record.recorder import find_recorder
 from .validation import Validate,just_validated,lowered,mid_epoch,write_row
-from ..loop.learner import limit_variable
+from ..loop.learner import env_limit,limit_variable
 
 # %% ../../nbs/schedule/07_limits.ipynb #Limit
 class Limit(Callback):
@@ -46,7 +46,7 @@ def limit_batches(
 ):
     "Limit the batches of all fits and validations inside the `with` block, also in processes that are started there"
     old = os.environ.get(limit_variable)
-    os.environ[limit_variable] = str(int(n))
+    os.environ[limit_variable] = str(int(n) if (outer := env_limit()) is None else min(int(n), outer))
     try: yield
     finally:
         if old is None: del os.environ[limit_variable]

@@ -101,7 +101,7 @@ class LRFinder(Callback):
     @checked(start_lr=_check_lrs, end_lr=_check_lrs, num_it='>=6')
     def __init__(self,
         start_lr=1e-7, # First learning rate, or one per group
-        end_lr=10, # Last one, which is higher
+        end_lr=10, # One that is higher: the one after the last
         num_it:int=100, # Batches, 6 or more
         stop_div:bool=True, # Stop when the loss is more than four times the best
     ):
@@ -182,7 +182,7 @@ def _say_why(finder):
 @checked(start_lr=..., end_lr=..., num_it='>=6')
 def lr_find(self:Learner,
     start_lr:float=1e-7, # First learning rate
-    end_lr:float=10, # Last learning rate, which is higher
+    end_lr:float=10, # Learning rate that would follow the last one, which is higher
     num_it:int=100, # Batches to train, 6 or more; suggestions need 11
     stop_div:bool=True, # Stop when the loss is more than four times the best
     show_plot:bool=True, # Plot loss against learning rate
