@@ -89,7 +89,8 @@ def state(learn, **more):
         iters=(learn.train_iter, learn.opt_step, learn.n_iter), random=torch.rand(3), **more)
 
 techniques = dict(clip=lambda: GradientClip(.1), bf16=lambda: MixedPrecision('bf16'), ema=lambda: EMA(.9),
-    ema_buffers=lambda: EMA(.9, buffers=True), accumulate=lambda: GradientAccumulation(20))
+    ema_buffers=lambda: EMA(.9, buffers=True), accumulate=lambda: GradientAccumulation(20),
+    mixup=MixUp, mixup_alike=lambda: MixUp(by_sample=False))
 
 def fit(*cbs, n_epoch=2, ids=False, **kwargs):
     learn,seen,syncs = make(**kwargs),Ids(),Syncs()
@@ -165,6 +166,57 @@ def texts():
         try: learn.get_preds(dl=loaders[0], reorder=False)
         except ValueError as e: refused = str(e)
     return res,seen,refused
+
+class OfImages(nn.Module):
+    "Scores for a list of images; the loss, if it gets targets"
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(5, 3)
+    def forward(self, images, targets=None):
+        scores = self.layer(torch.stack([*images]))
+        return scores if targets is None else loss_of_images(scores, targets)
+def loss_of_images(scores, targets): return F.cross_entropy(scores, torch.stack([o['label'] for o in targets]))
+
+class OfGraphs(nn.Module):
+    "The loss of graphs: nodes of all of them, the graph of each node, and a label for each graph"
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(5, 3)
+    def forward(self, nodes, graphs, y):
+        return F.cross_entropy(torch.zeros(len(y), 3).index_add(0, graphs, self.layer(nodes)), y)
+
+def joined_graphs(samples):
+    ns = [int(y['label'])+1 for _,y in samples]
+    graphs = torch.repeat_interleave(torch.arange(len(ns)), torch.tensor(ns))
+    nodes = torch.cat([x.expand(n, 5) for (x,_),n in zip(samples, ns)])
+    return nodes,graphs,torch.stack([y['label'] for _,y in samples])
+
+def listed(kind, own_loss, n, *cbs):
+    "A fit with batches that are lists of images and dicts, as for detectors, or graphs"
+    torch.manual_seed(1)
+    x,y = numbers(n+9, 'classes')
+    data = [(a/10, dict(label=b, boxes=torch.zeros(int(b), 4))) for a,b in zip(x, y)]
+    def collate(samples):
+        if kind=='graphs': return joined_graphs(samples)
+        return tuple(map(list if kind=='lists' else tuple, zip(*samples)))
+    dls = DataLoaders(DataLoader(data[:n], 8, shuffle=True, collate_fn=collate),
+        DataLoader(data[n:], 4, collate_fn=collate), device='cpu', n_inp=3 if kind=='graphs' else 2 if own_loss else 1)
+    learn = Learner(dls, OfGraphs() if kind=='graphs' else OfImages(), None if own_loss else loss_of_images,
+        opt_func=partial(torch.optim.SGD, momentum=.9), lr=.1).remove_cb(ProgressCallback)
+    return state(learn.to_distributed().fit(2, cbs=[GradientAccumulation(20) if o=='accumulate' else o for o in cbs]))
+
+def masked_out():
+    "Batches in which no target counts have a loss of 0"
+    def masked(pred, y):
+        counts = (y!=1).float()
+        return (F.cross_entropy(pred, y, reduction='none')*counts).sum()/counts.sum().clamp(min=1)
+    masked.n_items = lambda y: (y!=1).sum()
+    torch.manual_seed(1)
+    x,y = numbers(41, 'classes')
+    y[:8] = 1
+    learn = Learner(DataLoaders([(a/10, b) for a,b in zip(x.split(4), y.split(4))], device='cpu'), nn.Linear(5, 3), masked,
+        opt_func=SGD, lr=.1).remove_cb(ProgressCallback)
+    return state(learn.to_distributed().fit(2))
 
 def validated_inside():
     "A fit whose batches are cut, with a validation inside of each, whose batches are cut too"

@@ -16,6 +16,8 @@ lone_cancels = ('before_step','CancelStepException',1),('after_step','CancelTrai
 
 refusals = 'split','inside','tensors','metric','pieces'
 
+of_lists = *product(('lists','tuples'), (False, True), (53, 49)),('graphs', True, 53),('tuples', False, 49, 'accumulate')
+
 # quick cases, run one after the other by the same processes: it takes most of a second to start some
 quick = {2: [('fit', (), dict(n=49)), ('fit', (), dict(kind='weights', n=41, n_epoch=1)),
     ('fit', (), dict(kind='tokens', n=41, n_epoch=1)),
@@ -36,7 +38,8 @@ quick = {2: [('fit', (), dict(n=49)), ('fit', (), dict(kind='weights', n=41, n_e
     *((name, (), {}) for name in ('cancels_the_last_batch', 'own_value', 'hypers_of_the_first')),
     ('augmented_resumed', (0,), {}), ('reweighted', (), {}),
     ('draws_outside', (), {}), *(('refused_at_once', (o,), {}) for o in refusals),
-    *((name, (), {}) for name in ('kept_in_dataset', 'metrics_of_before_fit')),
+    *((name, (), {}) for name in ('kept_in_dataset', 'metrics_of_before_fit', 'masked_out')),
+    *(('listed', o, {}) for o in of_lists), *(('fit', (o,), dict(n=17, n_epoch=1)) for o in ('mixup','mixup_alike')),
     *(('preempted', (o,), {}) for o in (False, True)),
     ('lists_apart', (), {}), ('stopped_in_accumulation', (), {}), ('sums', (), {}),
     *(('collectives', (n, by_hand), {}) for n in (4, 8) for by_hand in (False, True)),
@@ -137,6 +140,19 @@ def test_a_layer_unfrozen_in_one_process():
 @pytest.mark.parametrize('kind', ['classes','summed'])
 def test_what_a_callback_adds_to_the_loss_counts_once(kind, logged, n): same_run(2, 'penalized', kind, logged, n)
 
+@pytest.mark.parametrize('case', of_lists, ids=str)
+def test_samples_in_lists_are_divided(case):
+    "Losses are weighed by samples, also where tensors have no row for each"
+    same_run(2, 'listed', *case)
+def test_a_loss_that_is_0_where_nothing_counts_is_logged_as_0():
+    ref,_ = same_run(2, 'masked_out')
+    assert ref['losses'][:2]==[0,0]
+@pytest.mark.parametrize('mix', ['mixup','mixup_alike'])
+def test_a_last_batch_with_fewer_samples_than_processes_can_be_mixed(mix):
+    "Each process mixes its own samples, so that weights are others than those of one process"
+    a,b = run(2, 'fit', (mix,), dict(n=17, n_epoch=1))
+    assert all(map(torch.equal, a['weights'], b['weights'])) and a['iters'][:2]==(3, 3)
+    assert all(torch.isfinite(o).all() for o in a['weights'])
 def test_weights_of_the_loss_may_change_within_an_epoch(): same_run(2, 'reweighted')
 
 def test_a_callback_that_goes_backward_itself_is_refused():

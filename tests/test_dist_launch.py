@@ -4,6 +4,7 @@ from functools import partial
 from pathlib import Path
 import pytest,torch
 from torch import nn
+from torch.utils.data import DataLoader,TensorDataset
 from learner.all import *
 from test_dist import close,slow
 
@@ -400,3 +401,21 @@ def test_one_table_in_the_cell(monkeypatch, tmp_path):
     close(cells(alone.shown[-1]), cells(here.shown[-1]), 1e-5)
     assert '<table' in here.shown[-1]
     assert all('put' not in vars(o) for o in learn.cbs)
+
+class Order(Callback):
+    "Notes what was drawn, and stops after three batches"
+    def __init__(self): self.drawn = []
+    _stateattrs = 'drawn',
+    def after_batch(self):
+        self.drawn.append([*self.idxs])
+        if self.train_iter==3: self.learn.stop_soon()
+
+@pytest.mark.parametrize('first,then', [(2, None), pytest.param(None, 2, marks=slow)])
+def test_a_sampler_with_a_generator_of_its_own_draws_on_in_another_number_of_processes(first, then):
+    def fit(first, then):
+        ds = TensorDataset(x := torch.linspace(-1, 1, 29)[:,None], x)
+        train = DataLoader(ds, 8, shuffle=True, generator=torch.Generator().manual_seed(5))
+        learn = synth_learner(dls=DataLoaders(train, device='cpu'))
+        learn.fit(3, cbs=(order := Order()), procs=first).resume(procs=then)
+        return order.drawn
+    assert fit(first, then)==fit(None, None)

@@ -189,17 +189,19 @@ def rows_cut(o, rows, bs, otherwise=refused):
 # %% ../../nbs/data/03_batches.ipynb #rows_joined
 def last(parts): return None if is_opaque(parts[-1]) else parts[-1]
 
-def rows_joined(parts, ns, alike=last):
-    "The output of the whole batch, from the `parts` of pieces with `ns` samples; `alike(parts)` of what has no rows"
+def rows_joined(parts, ns, alike=last, axis=0):
+    """The output of the whole batch, from the `parts` of pieces with `ns` samples; `alike(parts)` of what has no rows.
+    Along `axis`, if it has so many, or else the first axis that has"""
     o = parts[0]
     if isinstance(o, torch.Tensor):
         if not o.ndim: return sum(p*n for p,n in zip(parts, ns))/sum(ns)
-        axis = next((i for i in range(o.ndim) if all(p.shape[i]==n for p,n in zip(parts, ns))), None)
-        return alike(parts) if axis is None else torch.cat(parts, axis)
+        axes = [i for i in range(o.ndim) if all(p.shape[i]==n for p,n in zip(parts, ns))]
+        if not axes: return alike(parts)
+        return torch.cat(parts, axis%o.ndim if axis%o.ndim in axes else axes[0])
     if isinstance(o, list) and [*map(len, parts)]==[*ns] and all(_of_one(p) for o in parts for p in o):
         return sum(parts, []) # names, for example
     if isinstance(o, np.ndarray) and all(map(lists_samples, parts, ns)): return np.concatenate(parts)
     inner = [*map(parts_in, parts)]
     if any(p is None for p in inner) or len({*map(len, inner)})>1: return alike(parts)
     rest = [*map(iter, inner[1:])]
-    return map_batch(o, lambda p: rows_joined([p, *map(next, rest)], ns, alike))
+    return map_batch(o, lambda p: rows_joined([p, *map(next, rest)], ns, alike, axis))

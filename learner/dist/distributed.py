@@ -100,6 +100,7 @@ def metrics_of(learn):
 
 def leave_out(learn):
     "Let nothing count the samples of the running batch"
+    learn.route.peers.left_out = True
     learn.xb,learn.yb,learn.pred = (rows_of(o, slice(0, 0)) for o in (learn.xb, learn.yb, learn.pred))
 
 def gatherers_of(learn): return [o for o in learn.cbs if isinstance(o, GatherPredsCallback) and o.run]
@@ -124,9 +125,9 @@ def same_in_all(parts):
     what = [tuple(o.shape) if isinstance(o, torch.Tensor) else type(o).__name__ for o in parts]
     raise ValueError(f"they are {', '.join(map(str, what))}")
 
-def joined(what, parts, rows, ns):
+def joined(what, parts, rows, ns, axis=0):
     "`parts` put together along an axis of the lengths `rows`, or else `ns`; other values are alike"
-    try: return rows_joined(parts, rows, lambda o: rows_joined(o, ns, same_in_all))
+    try: return rows_joined(parts, rows, lambda o: rows_joined(o, ns, same_in_all, axis), axis)
     except (ValueError,RuntimeError,IndexError) as e: raise ValueError(f"The {what} of {len(parts)} processes, with "
         f"{', '.join(map(str, ns))} samples, cannot be put together: {e}") from e
 
@@ -136,12 +137,14 @@ def join_batch(learn, procs, size):
     if learn.mode!='predict' and (learn.loss_func is None or not learn.yb): raise ValueError(
         "In several processes a validation with a `GatherPredsCallback`, or with `AvgSmoothLoss`, computes the loss of "
         "whole batches, which cannot be done with a loss that the model returns: `learn.get_preds()` keeps predictions")
+    axis = next((o.concat_dim for o in gatherers_of(learn) if o.concat_dim), 0)
     gatherers = [o for o in gatherers_of(learn) if 'seen' in vars(o)] # and inputs as drawn
     mine = map_tensors(lambda t: t.cpu(), (learn.xb, learn.yb, learn.pred, *(o.seen for o in gatherers)))
     shares = [len(range(size)[share_of(size, o, procs.n)]) for o in range(procs.n)]
     ns,every = [n for n in shares if n],[o for o,n in zip(procs.gather(mine), shares) if n] # without spare ones
     rows = [next((k for o in (yb, xb) if (k := find_bs(o)) is not None), n) for (xb,yb,*_),n in zip(every, ns)]
-    def whole(what, parts): return to_device(joined(what, [*parts], rows, ns), learn.device)
+    if axis: rows = ns # samples are not along the first axis, where `find_bs` looks
+    def whole(what, parts): return to_device(joined(what, [*parts], rows, ns, axis), learn.device)
     xb,yb,pred,*seen = zip(*every)
     with suppress(ValueError): learn.xb = whole('inputs', xb) # texts may be padded in each to another length
     learn.yb,learn.pred = whole('targets', yb),whole('predictions', pred)
@@ -340,6 +343,7 @@ class Distributed(_EndsTogether):
     def before_draw(self):
         if not self.learn.training: self.member.agreement.stops.in_validation()
     def before_batch(self):
+        self.member.peers.left_out = False
         if not self.learn.training: return
         self.engine.begin_batch()
         self.member.seeds.begin_batch()

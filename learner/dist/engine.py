@@ -46,6 +46,14 @@ def make_accelerator(learn, **kwargs):
     return res
 
 # %% ../../nbs/dist/05_engine.ipynb #Averaged
+@contextmanager
+def _unused_explained():
+    try: yield
+    except RuntimeError as e:
+        if 'find_unused_parameters' in str(e): e.add_note("The loss does not depend on some parameters: "
+            "`learn.to_distributed(find_unused_parameters=True)` before the fit allows that")
+        raise
+
 class Averaged:
     "Model and loss of a learner in `DistributedDataParallel`, and the parameters whose gradients it averages"
     def __init__(self, learn, procs, kwargs):
@@ -80,11 +88,13 @@ class Averaged:
     def forward(self, run,
         adds, # Gradients are not averaged
     ):
-        with self.ddp.no_sync() if adds else nullcontext(): return self.ddp(run)
+        with self.ddp.no_sync() if adds else nullcontext(), _unused_explained(): return self.ddp(run)
 
     def settle(self):
         "Choose which gradients are sent together, now that all have gone backward, and not in the next forward pass"
-        self.settled = self.settled or (self.ddp.require_backward_grad_sync and self.ddp.reducer._rebuild_buckets())
+        if self.settled: return
+        with _unused_explained():
+            self.settled = self.ddp.require_backward_grad_sync and self.ddp.reducer._rebuild_buckets()
 
     def mute(self):
         "Let the gradients of this process be zero"
@@ -218,9 +228,10 @@ def let_sum_be_whole(learn, deal):
     n = deal.n_with_samples(deal.size(learn))
     learn.loss,learn.loss_grad = learn.loss*n,learn.loss_grad*n
 
-def quotient(a, b):
-    "`a/b` of numbers or tensors, and NaN for 0/0"
-    return a/b if isinstance(b, torch.Tensor) or b else nan
+def quotient(a, b, instead=nan):
+    "`a/b` of numbers or tensors, and `instead` where `b` is 0"
+    if isinstance(b, torch.Tensor): return torch.where(b==0, instead, a/b)
+    return a/b if b else instead
 
 def number_on(v, device):
     "A number, or a tensor of one, on the device, which is not waited for"
@@ -242,7 +253,8 @@ def weigh(learn, peers, count=None) -> bool: # Whether this process has no items
     if summed: # each process has multiplied its sum by their number
         n = peers.deal.n_with_samples(size)
         logged,share = total/n*max(samples, 1)/all_samples,weight/n # a recorder divides it by the samples that it sees
-    else: logged,share = quotient(total, all_items),weight/(all_items+(all_items==0))
+    else: # the loss of no items is what the loss function says, 0 or NaN
+        logged,share = quotient(total, all_items, loss),weight/(all_items+(all_items==0))
     learn.loss = torch.as_tensor(logged, dtype=dtype)
     share = share*peers.procs.n # the engine divides by it
     if on_host:

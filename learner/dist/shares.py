@@ -42,14 +42,21 @@ class Deal:
         if self.seeds is not None: self.seeds.begin_pass(at_start)
 
     def rows(self, n): return share_of(n, self.procs.rank, self.procs.n)
+    def n_loaded(self, n):
+        "How many of `n` samples this process loads: at least one"
+        rows = self.rows(n)
+        return max(rows.stop-rows.start, 1)
 
-    def indices(self, it):
+    def indices(self,
+        it, # An iterator
+        ahead=True, # Whether several batches may be drawn at once
+    ):
         "The batches of indices that `it` gives in the first process"
-        full = True
+        n,full = self.bundle if ahead else 1,True
         while full:
-            bundle = self.procs.from_first(lambda: [*islice(it, self.bundle)])
+            bundle = self.procs.from_first(lambda: [*islice(it, n)])
             yield from bundle
-            full = len(bundle)==self.bundle
+            full = len(bundle)==n
 
     def share(self, idxs, i):
         "What this process loads of the indices of batch `i`: at least one"
@@ -104,6 +111,7 @@ class Peers:
         procs:Processes, # Those that take part
     ):
         self.procs,self.deal = procs,Deal(procs)
+        self.left_out = False # the samples of the running batch in this process are not to be counted
         self.totals = None # samples and items of the running training batch in all processes
         self.stops = [] # which wait until all processes know
 

@@ -59,6 +59,7 @@ class Route:
     def ends_early(self, e): "Called in each scope that `e` ends, before its cleanup"
     def idxs(self, i):
         "What the sampler gave for batch `i`, which was drawn just now; None if it is not known"
+    def n_drawn(self, i): "How many samples of batch `i` were drawn for this process; None if it is not known"
 
     def decided(self, f):
         "What `f()` returns; of several processes, the first one decides for all, such as by its clock"

@@ -249,6 +249,11 @@ class ResumableRoute(Pauses):
     """A route that pauses, stops and resumes. For one of your own, subclass it, take no further arguments, and give
     every batch that is drawn: to skip one, cancel it"""
     def idxs(self, i): return self.draws and self.draws.idxs(i)
+    def n_drawn(self, i):
+        if not isinstance(idxs := self.idxs(i), list): return None
+        if self.peers is None: return len(idxs)
+        if not self.draws.deals_indices: return None # they are cut when they are loaded
+        return 0 if self.peers.left_out else self.peers.deal.n_loaded(len(idxs))
 
     def epochs(self):
         learn = self.learn

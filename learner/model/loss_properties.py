@@ -211,27 +211,29 @@ def n_samples(
     if n is None: n = find_bs(learn.xb)
     if n is None: return _n_drawn(learn)
     if not yb: return _n_in_inputs(learn, n)
-    return _n_listed(learn, n) if type(yb[0]) is list else n
+    return _n_listed(learn, n) if isinstance(yb[0], (list,tuple)) else n
 
 def _n_drawn(learn):
     "As many samples as were drawn for this process; None where that is not known"
-    ids,route = getattr(learn, 'idxs', None),getattr(learn, 'route', None)
-    alone = getattr(route, 'peers', None) is None # else the indices may be those of all processes
-    return len(ids) if alone and isinstance(ids, list) else None
+    route = getattr(learn, 'route', None)
+    return route and route.n_drawn(learn.iter)
 
 def _n_listed(learn, n):
-    "`n` samples, or as many as there are in the list of targets, if there are as many inputs, or else drawn indices"
+    "`n` samples, or as many as are listed in the targets, if there are as many inputs, or else drawn indices"
+    if (drawn := _n_drawn(learn))==0: return 0
     x,listed = single(learn.xb),len(learn.yb[0])
     if isinstance(x, torch.Tensor) and x.ndim: return listed if len(x)==listed else n
-    return listed if listed==_n_drawn(learn) else n
+    return listed if listed==drawn else n
 
 def _n_in_inputs(learn, n):
     "`n` samples, or as many as were drawn, if a part of the inputs has so many: others may have nodes, or images"
     drawn = _n_drawn(learn)
     if drawn in (None, n): return n
+    if drawn==0: return 0
     if getattr(getattr(learn, 'dl', None), 'batch_size', None)==1: return n # each sample may be a whole batch
     parts = [p for b in parts_in(learn.xb) or () for p in (b, *(parts_in(b) or ()))]
-    return drawn if any(len(o)==drawn for o in parts if isinstance(o, list) or getattr(o, 'ndim', 0)) else n
+    rows = [len(o) for o in parts if isinstance(o, (list,tuple)) or getattr(o, 'ndim', 0)]
+    return drawn if drawn in rows else n
 
 def loss_of(learn): # A learner, or a batch with a `loss_func`
     "The loss function of a learner, or the usual one that the model's own loss equals; None if nothing is known"

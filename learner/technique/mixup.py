@@ -18,7 +18,7 @@ from ..core.checks import checked,no_closure,refuse_second,short_name
 from ..core.callback import Callback
 from ..data.batches import is_opaque,leaves_in,lists_samples,map_batch,map_tensors,parts_in
 from ..model.loss_properties import has_mixed_means,is_of_own_class,is_summed,items_of,kind_of
-from ..model.loss_properties import reduction_of,says_its_items,unreduced
+from ..model.loss_properties import n_samples,reduction_of,says_its_items,unreduced
 from .micro_batch import terms_shown
 
 # %% ../../nbs/technique/07_mixup.ipynb #nested
@@ -181,7 +181,7 @@ class MixHandler(Callback):
 
     def after_loss(self):
         learn = self.learn
-        if self.others is None: return
+        if self.others is None or n_samples(learn)==0: return # of several processes, this one has no samples
         if self.terms: raise ValueError(f"`{type(self).__name__}` mixes the losses for two targets, and "
             f"`{self.terms[0]}` of the loss would be that for one of them: leave out `{type(self).__name__}`, or the "
             "`LossMetric` of training, as by `Recorder(train_metrics=False)`")
