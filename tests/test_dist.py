@@ -16,7 +16,8 @@ lone_cancels = ('before_step','CancelStepException',1),('after_step','CancelTrai
 
 refusals = 'split','inside','tensors','metric','pieces'
 
-of_lists = *product(('lists','tuples'), (False, True), (53, 49)),('graphs', True, 53),('tuples', False, 49, 'accumulate')
+of_lists = (*product(('lists','tuples'), (False, True), (53, 49)), ('graphs', True, 53),
+    ('tuples', False, 49, 'accumulate'))
 
 # quick cases, run one after the other by the same processes: it takes most of a second to start some
 quick = {2: [('fit', (), dict(n=49)), ('fit', (), dict(kind='weights', n=41, n_epoch=1)),
