@@ -214,7 +214,8 @@ def masked_out():
     torch.manual_seed(1)
     x,y = numbers(41, 'classes')
     y[:8] = 1
-    learn = Learner(DataLoaders([(a/10, b) for a,b in zip(x.split(4), y.split(4))], device='cpu'), nn.Linear(5, 3), masked,
+    batches = [(a/10, b) for a,b in zip(x.split(4), y.split(4))]
+    learn = Learner(DataLoaders(batches, device='cpu'), nn.Linear(5, 3), masked,
         opt_func=SGD, lr=.1).remove_cb(ProgressCallback)
     return state(learn.to_distributed().fit(2))
 
