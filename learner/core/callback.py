@@ -65,14 +65,15 @@ class State:
         """Values of `_stateattrs`, or their own `state_dict`; under `_unset` the names that have none yet, and under
         `_parts` those of modules, optimizers and other objects with a state"""
         if not self._stateattrs: return {}
-        res,unset,parts = {},[],[]
+        res,unset = {},[]
         for k in self._stateattrs:
             if not self._has(k): unset.append(k); continue
             v = getattr(self, k)
-            if hasattr(type(v), 'state_dict'): parts.append(k); v = v.state_dict()
+            if hasattr(type(v), 'state_dict'):
+                res.setdefault('_parts', []).append(k)
+                v = v.state_dict()
             res[k] = v
         if unset: res['_unset'] = unset
-        if parts: res['_parts'] = parts
         return res
 
     def _has(self, k):

@@ -53,10 +53,12 @@ def _parts(dl):
 def _counters(dl):
     "What may count in a loader, by name"
     if type(dl) in (tuple,list): return {} # of ready batches
-    return {k:o for k,o in _parts(dl).items() if hasattr(o, '__dict__') and not is_stateful(o)}
+    parts = _parts(dl) | dict(collate_fn=getattr(dl, 'collate_fn', None))
+    return {k:o for k,o in parts.items() if hasattr(o, '__dict__') and not is_stateful(o)}
 
-def _attrs(o): # what torch's loader notes for itself is no count
-    return {n:v for n,v in vars(o).items() if not (isinstance(o, DataLoader) and n.startswith('_'))}
+def _attrs(o):
+    if not isinstance(o, DataLoader): return vars(o)
+    return {n:v for n,v in vars(o).items() if n[0]!='_'} # what torch's loader notes for itself is no count
 
 def _is_cache(cls): return issubclass(cls, Cached)
 
@@ -70,12 +72,14 @@ def counts_of(
     digests:bool=False, # Digests of values that are not kept, too
     find=search, # Searches for functions with a cache, as `search` does
 ) -> dict:
-    "Attributes of a loader, its samplers and its dataset, by name"
+    "Attributes of a loader, its samplers and its dataset, by name; and numbers and such of its `collate_fn`"
     counters = _counters(dl)
     attrs = {f'{k}.{n}':v for k,o in counters.items() for n,v in _attrs(o).items()}
     known = {*map(id, counters.values())} # they hold one another
-    res = {k:digest(v) for k,v in attrs.items() if type(v) in plain_types or (digests and id(v) not in known)}
-    if not digests: return res
+    plain = {k:digest(v) for k,v in attrs.items() if type(v) in plain_types}
+    if not digests: return plain
+    counters.pop('collate_fn', None) # it may hold a tokenizer
+    res = {k:digest(v) for k,v in attrs.items() if k in plain or (id(v) not in known and k.split('.')[0] in counters)}
     classes = {f'type({k})':digest(type(o)) for k,o in counters.items() if not of_library(type(o))}
     return res | classes | _counts_in_caches(counters, find)
 

@@ -99,14 +99,16 @@ class OptimizerMixin(FreezeMixin, InferenceMixin):
             self.model_in_fit = self.model
         super().train_all()
 
+    def _spare(self):
+        if not self.wd_bn_bias: spare(self.opt, norm_bias_params(self.model), until_end=self.mode is not None)
+
     def set_hyper(self,
         name:str, # `lr`, `mom`, `sqr_mom`, `wd`, `eps`, or another that the optimizer has
         v, # One value, `slice(first, last)`, or a list with one per group
     ):
         "Set a hyper-parameter: of a running fit until its end, and otherwise for all fits to come"
         if self._current_opt is None: self.create_opt()
-        if name=='wd' and not self.wd_bn_bias:
-            spare(self.opt, norm_bias_params(self.model), until_end=self._mode is not None)
+        if name=='wd': self._spare()
         set_hyper(self._current_opt, name, v) # in every batch of a schedule, where properties cost
         if self._mode is not None: return
         if name in ('lr','wd'):

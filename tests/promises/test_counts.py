@@ -346,3 +346,33 @@ def test_passes_that_a_list_counts_are_put_back():
     assert dl.n==learn.dls.valid.n==0
     learn.fit(2)
     assert (dl.n,learn.dls.valid.n)==(2,0)
+
+# Counts of a run that resumes from a file
+class CountsSamples(Points):
+    "An augmentation that grows with each sample"
+    n = 0
+    def __getitem__(self, i):
+        self.n += 1
+        x,y = super().__getitem__(i)
+        return x+.01*self.n,y
+class CountsBatches:
+    def __init__(self): self.n = 0
+    def __call__(self, samples):
+        self.n += 1
+        x,y = torch.utils.data.default_collate(samples)
+        return x+.01*self.n,y
+
+@pytest.mark.parametrize('stop', [2, 6])
+@pytest.mark.parametrize('workers', [0, 2])
+@pytest.mark.parametrize('what', [dict(dataset=CountsSamples), dict(collate_fn=CountsBatches)], ids=lambda o: [*o][0])
+def test_a_run_resumes_with_what_its_loader_has_counted(what, workers, stop, tmp_path):
+    def fit(path, at, **kwargs):
+        made = dict(dataset=Points()) | {k:f() for k,f in what.items()}
+        train = DataLoader(**made, batch_size=3, shuffle=True, num_workers=workers)
+        torch.manual_seed(0)
+        learn = Learner(DataLoaders(train, device='cpu'), nn.Linear(2, 1), F.mse_loss, opt_func=SGD, lr=.05, path=path)
+        stops = on(event.after_batch(once=at, unit='iter'))(lambda learn: learn.stop_soon())
+        learn.remove_cb(ProgressCallback).fit(2, cbs=[stops, Checkpoint()], **kwargs)
+        return [p.tolist() for p in learn.model.parameters()]
+    whole = fit(tmp_path/'whole', 100)
+    assert fit(tmp_path, stop)!=whole and fit(tmp_path, 100, resume=True)==whole
