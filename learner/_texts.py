@@ -454,7 +454,6 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
                      'Parameters:\n'
                      '\n'
                      '- `resumed`: Whether something of this fit was logged before',
- 'FileLogger.write_line': 'Parameters:\n\n- `line`: As in `lines()`',
  'Filter.__init__': 'Parameters:\n'
                     '\n'
                     '- `event`: Name of the event\n'
@@ -1683,7 +1682,6 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
            '- `cool`: Fraction of training to stay at `end`',
  'count_elements': 'Parameters:\n\n- `targs`: The first has as many elements as the loss averages over',
  'count_kept': 'Parameters:\n\n- `targ`: Targets, of any shape\n- `ignore_index`: Target that does not count',
- 'decay_by_hook': 'Parameters:\n\n- `opt`: An optimizer, or several in an `OptimList`',
  'decision': 'Parameters:\n\n- `o`: The decision for one sample\n- `vocab`: Names of the classes',
  'declare': 'Parameters:\n'
             '\n'
@@ -1708,7 +1706,7 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
               '- `suffix`: Unless `file` has one of a file of weights',
  'find_bs': 'Parameters:\n\n- `b`: A tensor, or tuples, lists, mappings and dataclasses of them',
  'find_file': 'Parameters:\n\n- `file`: A name, a path, or an open file\n- `folder`: Where names live',
- 'first_batch': 'Parameters:\n\n- `dl`: Any iterable of batches, but not an iterator\n- `name`: For an error',
+ 'first_batch': 'Parameters:\n\n- `dl`: Any iterable of batches, but not an iterator',
  'flat_pair': 'Parameters:\n\n- `pred`: A tensor\n- `targ`: Another one with as many elements',
  'flatten_model': 'Parameters:\n\n- `m`: A model or a layer',
  'foreground_acc.__init__': 'Parameters:\n'
@@ -1893,7 +1891,6 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
               '- `name`: What it is, for errors',
  'per_sample': 'Parameters:\n\n- `loss_func`: Any loss',
  'places_of': 'Parameters:\n\n- `loaders`: Loaders, or objects that hold some',
- 'probabilities': 'Parameters:\n\n- `x`: Scores',
  'random_state': 'Parameters:\n'
                  '\n'
                  '- `loaders`: Their `moving_parts` too\n'
@@ -1974,11 +1971,7 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
           '- `thresh`: Largest difference of the slopes at its ends\n'
           '- `adjust_value`: Factor of the rate that is found',
  'snake_name': "Parameters:\n\n- `name`: A class's name\n- `suffix`: Removed from its end",
- 'spare': 'Parameters:\n'
-          '\n'
-          '- `opt`: Any optimizer of torch\n'
-          '- `no_decay`: Parameters\n'
-          '- `until_end`: Until `end_spare`, if they had a decay: as in a fit with an optimizer that was given ready',
+ 'spare': 'Parameters:\n\n- `opt`: Any optimizer of torch\n- `no_decay`: Parameters',
  'steep': 'Parameters:\n'
           '\n'
           '- `lrs`: Learning rates that were tried, ascending\n'

@@ -1,5 +1,6 @@
 "Validation losses, metrics and losses of samples do not depend on how the data are cut into batches"
 import math
+from collections import namedtuple
 from dataclasses import dataclass
 from functools import partial
 from types import SimpleNamespace
@@ -891,3 +892,38 @@ def test_losses_that_a_callback_averages(data):
         for bs in (1, 4, 6, n):
             learn = learner(cut((pred, targ), bs), loss_func, cbs=Callback(after_loss=average))
             assert learn.validate()['valid_loss']==pytest.approx(loss_func(pred, targ).mean().item(), rel=1e-5)
+
+# Samples in tuples, as `tuple(zip(*samples))` makes them, and fields in tuples
+class Boxes(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(2, 1)
+    def forward(self, images): return self.layer(torch.stack([*images]))
+def loss_of_boxes(pred, targets): return F.mse_loss(pred[:,0], torch.stack([o['y'] for o in targets]))
+boxes = [(torch.tensor([i/3, 1.]), dict(y=torch.tensor(i*i/9), boxes=torch.zeros(i%4, 4))) for i in range(7)]
+
+@pytest.mark.parametrize('how', ['drawn','ready','dropped'])
+def test_the_average_of_a_phase_is_that_of_its_samples_also_in_tuples(how):
+    def collate(samples): return tuple(zip(*(samples[1:] if how=='dropped' else samples)))
+    dl = DataLoader(boxes, 3 if how!='dropped' else 4, collate_fn=collate)
+    learn = Learner(DataLoaders([*dl] if how=='ready' else dl, device='cpu'), Boxes(), loss_of_boxes)
+    kept = [o for i,o in enumerate(boxes) if how!='dropped' or i%4]
+    with torch.no_grad(): whole = loss_of_boxes(learn.model([o[0] for o in kept]), [o[1] for o in kept]).item()
+    assert learn.validate(0)['train/loss']==pytest.approx(whole)
+
+@pytest.mark.parametrize('named', [False, True])
+def test_fields_in_a_tuple_are_no_samples_where_as_many_were_drawn(named):
+    "A collate function makes two rows of each sample, and a batch of two has targets of two fields"
+    Pair = namedtuple('Pair', 'a b')
+    def collate(samples):
+        x = torch.cat([o.expand(2, 2) for o,_ in samples])
+        y = (x[:,:1]*2, x[:,1:]*3)
+        return x[None].expand(1, *x.shape).squeeze(0).unbind(1),Pair(*y) if named else y
+    data = [(torch.tensor([i/5, 1.]), None) for i in range(5)]
+    class Sums(nn.Module):
+        def __init__(self): super().__init__(); self.w = nn.Parameter(torch.ones(1))
+        def forward(self, xs): return self.w*(xs[0]+xs[1])
+    def loss(pred, ys): return (pred-ys[0][:,0]-ys[1][:,0]).square().mean()
+    learn = Learner(DataLoaders(DataLoader(data, 2, collate_fn=collate), device='cpu', n_inp=1), Sums(), loss)
+    x = torch.tensor([[i/5, 1.] for i in range(5)])
+    assert learn.validate(0)['train/loss']==pytest.approx(loss(x.sum(1), (x[:,:1]*2, x[:,1:]*3)).item())

@@ -1,8 +1,7 @@
 "States of callbacks that cannot be told yet, or at all"
 import copy,re,warnings
 from types import SimpleNamespace
-import pytest,torch
-from torch import nn
+import pytest
 from learner.all import *
 from signals import ctrl_c,python_handler # noqa: F401
 from small_fits import mk,same,weights
@@ -191,41 +190,3 @@ def test_a_state_snapshot_is_asked_for_its_state_where_the_run_stops():
     assert told==[8] # not after each phase
     learn.resume()
     assert learn.long.seen==[*range(1, 19)]
-
-class Critic(Callback):
-    "Trains a network of its own on the predictions, which it makes for each fit, for new runs, or in a batch"
-    only_fit,run_valid,net,opt,_stateattrs = True,False,None,None,('net','opt')
-    def __init__(self, made): self.made = made
-    def make(self):
-        torch.manual_seed(3)
-        self.net = nn.Linear(2, 1)
-        self.opt = torch.optim.Adam(self.net.parameters(), .1)
-    def before_fit(self):
-        if self.made=='each fit' or (self.made=='new run' and not self.resuming): self.make()
-        if self.made=='batch': self.net = self.opt = None
-    def before_batch(self):
-        if self.net is None: self.make()
-    def after_loss(self):
-        self.opt.zero_grad()
-        self.net(self.pred.detach()).square().mean().backward()
-        self.opt.step()
-
-def criticized(path, made, n, **kwargs):
-    "What the network of a callback has learned in two epochs of 6 batches; a first fit stops after batch `n`"
-    torch.manual_seed(2)
-    learn = mk(critic := Critic(made), path=path).fit(2, cbs=[stop_at(n), Checkpoint()], **kwargs)
-    return learn,critic
-
-@pytest.mark.parametrize('how', ['memory','file'])
-@pytest.mark.parametrize('n', [3, 6, 8])
-@pytest.mark.parametrize('made', ['each fit','new run','batch'])
-def test_a_network_of_a_callback_is_restored_or_the_place_to_make_it_is_told(made, n, how, tmp_path):
-    _,whole = criticized(tmp_path/'whole', made, 0)
-    learn,critic = criticized(tmp_path, made, n)
-    def resumes(): return learn.resume() if how=='memory' else criticized(tmp_path, made, 0, resume=True)
-    if made=='batch' or (made=='new run' and how=='file'):
-        with pytest.raises(TypeError, match=r'`Critic\.net` had a state .* make it in `before_fit`'): resumes()
-        return
-    if how=='memory': resumes()
-    else: _,critic = resumes()
-    assert same(weights(critic.net), weights(whole.net))

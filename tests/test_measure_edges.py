@@ -262,3 +262,16 @@ def test_predictions_and_targets_by_name():
 def test_an_axis_that_predictions_do_not_have_is_named(m):
     with pytest.raises(IndexError, match=r'`axis` is an axis of the predictions, whose shape is \(4, 2\), but got 3'):
         m(torch.randn(4, 2), torch.tensor([0,1,0,1]), **dict(axis=3) if m is accuracy else {})
+
+def test_errors_of_large_whole_numbers_are_exact():
+    t = torch.tensor([1_700_000_001, 1_700_000_000])
+    assert mse(t.double()+1.5, t)==2.25 and mae(t, t+1)==1 and mse(t, t+2)==4
+
+@pytest.mark.parametrize('loss,n', [(lambda p,t: F.cross_entropy(p, t.float(), reduction='none'), None),
+    (lambda p,t: F.kl_div(p.log_softmax(-1), t, reduction='batchmean'), 'batchmean')])
+def test_perplexity_of_other_losses_is_that_of_their_average(loss, n):
+    torch.manual_seed(0)
+    pred,targ = torch.randn(6, 4),torch.rand(6, 4).softmax(-1)
+    loss.reduction = n or 'none'
+    v = loss(pred, targ)
+    assert Perplexity()(pred, targ, loss_func=loss).item()==pytest.approx(v.mean().exp().item())

@@ -1573,14 +1573,23 @@ def test_predictions_come_in_the_order_of_the_dataset_along_any_axis(loader):
     preds,_ = learn.get_preds(dl=DataLoader(TensorDataset(x, y), **loader), concat_dim=1, with_targs=False)
     assert torch.equal(preds, x.T)
 
+@pytest.mark.parametrize('kind', [lambda o: o, tuple, list, torch.Tensor.byte], ids=['tensor','tuple','list','bytes'])
 @pytest.mark.parametrize('n', [None, 12])
-def test_rows_are_put_in_their_places(n):
+def test_rows_are_put_in_their_places(n, kind):
     x,places = torch.arange(12.)[:,None],torch.randperm(12)
     learn = Learner(DataLoaders(x.split(4), x.split(4), device='cpu', split=lambda b: ((b,), ())), nn.Identity(),
         lambda p: p.mean())
-    learn.validate(cbs=(cb := GatherPredsCallback(n=n, to=places)))
+    learn.validate(cbs=(cb := GatherPredsCallback(n=n, to=kind(places))))
     assert torch.equal(cb.preds[places], x)
 
 @pytest.mark.parametrize('places', [[0]*3, [0,2], [1,2,3], [-1,0,1]], ids=str)
 def test_places_that_would_leave_rows_empty_are_refused(places):
     with pytest.raises(ValueError, match='`to` has each place from 0 on once'): GatherPredsCallback(to=places)
+
+def test_single_numbers_for_batches_of_one_come_in_the_order_of_the_dataset():
+    x,y = torch.arange(6.)[:,None],torch.arange(6)
+    class Squeezes(nn.Module):
+        def forward(self, x): return x.squeeze()
+    learn = Learner(DataLoaders([(x, y)], device='cpu'), Squeezes(), lambda p,t: p.mean())
+    preds,targs = learn.get_preds(dl=DataLoader(TensorDataset(x, y), 1, sampler=[3,1,5,0,4,2]))
+    assert preds.tolist()==targs.tolist()==[0,1,2,3,4,5]

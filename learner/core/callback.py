@@ -62,17 +62,13 @@ class State:
     _stateattrs = () # names of the attributes to save
 
     def state_dict(self):
-        """Values of `_stateattrs`, or their own `state_dict`; under `_unset` the names that have none yet, and under
-        `_parts` those of modules, optimizers and other objects with a state"""
+        "Values of `_stateattrs`, or their own `state_dict`; and under `_unset` the names that have none yet"
         if not self._stateattrs: return {}
         res,unset = {},[]
         for k in self._stateattrs:
             if not self._has(k): unset.append(k); continue
             v = getattr(self, k)
-            if hasattr(type(v), 'state_dict'):
-                res.setdefault('_parts', []).append(k)
-                v = v.state_dict()
-            res[k] = v
+            res[k] = v.state_dict() if hasattr(type(v), 'state_dict') else v
         if unset: res['_unset'] = unset
         return res
 
@@ -88,19 +84,12 @@ class State:
     def load_state_dict(self, state): # What `state_dict` has returned, in this process or another
         "Restore attributes; modules, optimizers and parameters keep their identity"
         state = dict(state)
-        parts = state.pop('_parts', ())
         for k in state.pop('_unset', ()): vars(self).pop(k, None)
         for k,v in state.items():
             o = vars(self).get(k)
-            if hasattr(type(o), 'load_state_dict'): o.load_state_dict(v)
-            elif k in parts: self._check_may_come(k)
+            if hasattr(type(o), 'load_state_dict'): o.load_state_dict(v) # a module or an optimizer of its own
             elif getattr(o, 'requires_grad', False) and o.is_leaf: o.detach().copy_(v) # an optimizer refers to it
             else: setattr(self, k, v)
-
-    def _check_may_come(self, k):
-        "A file is read before `before_fit`, which may make the part `k` that is still missing"
-        if getattr(self.learn, 'resuming', False): raise TypeError(f"`{type(self).__name__}.{k}` had a state where the "
-            "run was stopped, and there is nothing that could take it where the run resumes: make it in `before_fit`")
 
 # %% ../../nbs/core/03_callback.ipynb #weak
 class weak:

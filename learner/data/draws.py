@@ -16,8 +16,9 @@ from dataclasses import dataclass
 from typing import Any
 from torch.utils.data import DataLoader,IterableDataset
 from ..core.tracebacks import warn
+from ..values.functions import of_library
 from ..values.copies import plain_types
-from .generators import is_generator,is_stateful,moving_parts,random_state,set_random_state
+from .generators import is_stateful,moving_parts,random_state,set_random_state
 from .loaders import END
 from .loader_state import LoaderState,counts_of,describe,moved_counts,n_workers,put_counts
 from .loader_state import warn_of_changes,warn_of_counts,warn_of_idxs,warn_of_lost
@@ -54,15 +55,16 @@ class _RecordedSampler:
         "What was drawn at position `i`; None if it is not kept"
         return self.latest[i-self.n] if -len(self.latest)<=i-self.n<0 else None
 
-def _has_generator(batch_sampler):
-    own = [vars(o) for o in (batch_sampler, getattr(batch_sampler, 'sampler', None)) if hasattr(o, '__dict__')]
-    return any(is_generator(type(v)) for attrs in own for v in attrs.values())
+def _moves(batch_sampler):
+    "Whether something in it may move with each batch: a generator, or what a class of your own counts"
+    samplers = batch_sampler,getattr(batch_sampler, 'sampler', None)
+    return not all(o is None or of_library(type(o)) for o in samplers) or bool(moving_parts(batch_sampler))
 
 class _DealtSampler(_RecordedSampler):
     "Records whole batches of indices, and passes on the part of each that is loaded here"
     def __init__(self, sampler, keep, deal):
         super().__init__(sampler, keep)
-        self.deal,self.ahead = deal,not _has_generator(sampler) # else its state belongs to a batch
+        self.deal,self.ahead = deal,not _moves(sampler) # else its state belongs to a batch
     def __iter__(self):
         super().__iter__()
         self.it = self.deal.indices(self.it, self.ahead)

@@ -149,13 +149,12 @@ class EpochNumbers:
 # %% ../../nbs/data/05_loader_state.ipynb #first_batch
 def first_batch(
     dl, # Any iterable of batches, but not an iterator
-    name='The loader', # For an error
 ):
     "The first batch of `dl`"
     if isinstance(dl, Iterator):
         raise ValueError("A batch that is taken from an iterator is gone: give a batch, `dl=[batch]`")
     for b in twin(dl): return b
-    raise ValueError(f"{name} is empty: it gave no batch")
+    raise ValueError("The loader is empty: it gave no batch")
 
 # %% ../../nbs/data/05_loader_state.ipynb #describe
 def _short(v):

@@ -143,11 +143,11 @@ def join_batch(learn, procs, size):
     shares = [len(range(size)[share_of(size, o, procs.n)]) for o in range(procs.n)]
     ns,every = [n for n in shares if n],[o for o,n in zip(procs.gather(mine), shares) if n] # without spare ones
     rows = [next((k for o in (yb, xb) if (k := find_bs(o)) is not None), n) for (xb,yb,*_),n in zip(every, ns)]
-    if axis: rows = ns # samples are not along the first axis, where `find_bs` looks
-    def whole(what, parts): return to_device(joined(what, [*parts], rows, ns, axis), learn.device)
+    def whole(what, parts, axis=0): # samples along another one are not where `find_bs` looks
+        return to_device(joined(what, [*parts], ns if axis else rows, ns, axis), learn.device)
     xb,yb,pred,*seen = zip(*every)
     with suppress(ValueError): learn.xb = whole('inputs', xb) # texts may be padded in each to another length
-    learn.yb,learn.pred = whole('targets', yb),whole('predictions', pred)
+    learn.yb,learn.pred = whole('targets', yb),whole('predictions', pred, axis)
     for o,parts in zip(gatherers, seen): o.seen = whole('inputs', parts)
 
 # %% ../../nbs/dist/07_distributed.ipynb #Membership

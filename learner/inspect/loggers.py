@@ -176,7 +176,7 @@ class LogFile:
         "Replace the file, as a whole, by one with `lines`"
         with atomic_write(self.file) as f: f.write(self.encoded(lines, head=True))
 
-    def write_line(self, line): # As in `lines()`
+    def _write_line(self, line): # As in `lines()`
         "Append a line to the file"
         try:
             with patiently(open, self.file, 'ab') as f:
@@ -246,7 +246,7 @@ class FileLogger(LogFile, Logger):
 
     def append_line(self, line): # As in `lines()`
         "Append a line to the file, and count it"
-        self.write_line(line)
+        self._write_line(line)
         self.n_lines,self.last_line = self.n_lines+1,self._mark(line)
         self._end_here = self.n_lines
 

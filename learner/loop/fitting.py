@@ -20,8 +20,7 @@ from ..core.dispatch import check_scopes
 from ..core.tracebacks import warn
 from ..data.loaders import length
 from ..model.groups import FreezeMixin,norm_bias_params
-from ..model.hypers import end_spare,first_groups,get_hyper,hypers,is_split,n_groups,set_hyper,spare,values_for
-from ..model.hypers import with_added
+from ..model.hypers import first_groups,get_hyper,hypers,is_split,n_groups,set_hyper,spare,values_for,with_added
 from ..model.optimizer import clear_state,decay_by_hook,drop_grads,go_with_params,make_opt,params_of,to_eval
 from .loop import has_grads,own_pieces
 from .inference import InferenceMixin,check_parts,release_frames
@@ -50,7 +49,6 @@ class OptimizerMixin(FreezeMixin, InferenceMixin):
         if isinstance(self.opt_func, torch.optim.Optimizer):
             if again: clear_state(self.opt)
             self.opt = self.opt_func
-            decay_by_hook(self.opt) # it may be a copy
         else:
             no_decay = () if self.wd_bn_bias else norm_bias_params(self.model)
             lr = None if no_lr else self.lr
@@ -99,8 +97,14 @@ class OptimizerMixin(FreezeMixin, InferenceMixin):
             self.model_in_fit = self.model
         super().train_all()
 
-    def _spare(self):
-        if not self.wd_bn_bias: spare(self.opt, norm_bias_params(self.model), until_end=self.mode is not None)
+    def spare_norms(self):
+        "Take norms and biases out of weight decay, unless `wd_bn_bias`; also of an optimizer that was given ready"
+        if self.wd_bn_bias: return
+        ready = isinstance(self.opt_func, torch.optim.Optimizer) and not is_split(self.opt.param_groups)
+        decays = ready and any(get_hyper(self.opt, 'wd'))
+        spare(self.opt, norm_bias_params(self.model))
+        if decays and is_split(self.opt.param_groups): warn("The optimizer in `opt_func` decays all parameters. Where "
+            "a `wd` is set, norms and biases are spared from then on: `Learner(…, wd_bn_bias=True)` lets them decay")
 
     def set_hyper(self,
         name:str, # `lr`, `mom`, `sqr_mom`, `wd`, `eps`, or another that the optimizer has
@@ -108,7 +112,7 @@ class OptimizerMixin(FreezeMixin, InferenceMixin):
     ):
         "Set a hyper-parameter: of a running fit until its end, and otherwise for all fits to come"
         if self._current_opt is None: self.create_opt()
-        if name=='wd': self._spare()
+        if name=='wd': self.spare_norms()
         set_hyper(self._current_opt, name, v) # in every batch of a schedule, where properties cost
         if self._mode is not None: return
         if name in ('lr','wd'):
@@ -185,6 +189,7 @@ def ready_to_train(learn): # A learner that is to train
         f"{' and '.join(changed)} changed after the optimizer was made, which would be used on: "
         "`learn.create_opt()` makes a new one, as `fit(…, reset_opt=True)` does")
     learn.check_opt()
+    decay_by_hook(learn.opt) # it may be a copy
     if any(p.is_inference() for p in learn.model.parameters() if not is_lazy(p)): raise ValueError(
         "`model` was made or loaded within `torch.inference_mode()`, so that it cannot be trained: make it outside")
     if not any(p.requires_grad for p in [*learn.model.parameters(), *params_of(learn.opt)]): raise ValueError(
@@ -344,7 +349,6 @@ class StopMixin(OptimizerMixin):
                 began = self.route.fit_start
                 for o,values in (opt, outside),(began.made, began.of_made):
                     for k,v in (values or {}).items(): set_hyper(o, k, with_added(o, k, v))
-                    if o is not None: end_spare(o)
                 began.made = None
                 self.note_opt()
 

@@ -205,6 +205,9 @@ class Learner:
     def check_opt(self):
         'See that the optimizer trains this model, and not one that it was before'
         ...
+    def spare_norms(self):
+        'Take norms and biases out of weight decay, unless `wd_bn_bias`; also of an optimizer that was given ready'
+        ...
     def set_hyper(self, name: str, v):
         'Set a hyper-parameter: of a running fit until its end, and otherwise for all fits to come\n\n- `name`: `lr`, `mom`, `sqr_mom`, `wd`, `eps`, or another that the optimizer has\n- `v`: One value, `slice(first, last)`, or a list with one per group'
         ...

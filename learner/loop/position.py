@@ -97,7 +97,7 @@ class HypersAndGrads:
     def put(self, learn):
         opt,shared = learn.opt,{}
         for g,values in zip(opt.param_groups, _by_group(opt, self.groups)):
-            put_in_group(g, {k:v for k,v in values.items() if k not in ('spared','until_end')}, shared)
+            put_in_group(g, {k:v for k,v in values.items() if k!='spared'}, shared)
         if len(opt.param_groups)!=len(self.groups): spare(opt, ()) # weight decay stays 0 where it was
         for p,grad in self.grads.items(): p.grad = grad.to(p.device)
 

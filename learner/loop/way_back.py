@@ -205,10 +205,16 @@ def _removed(target):
     if not target.in_memory: return set() # a file has their values
     return {k for k,attrs in target.noted.items() if attrs.get('requires_grad')} - target.trained.keys()
 
+def _saved_by_callbacks(learn):
+    "Parameters, by `id`, that get their values with the state of a callback"
+    parts = [vars(cb).get(k) for cb in learn.cbs for k in getattr(cb, '_stateattrs')]
+    return {id(p) for o in parts if isinstance(o, nn.Module) for p in o.parameters()}
+
 def _warn_of_lost(learn, target):
     "Warn of parameters and of an optimizer that have been made anew on the way"
     now,was = _trained(learn),target.trained
-    if new := sorted(k for k in _removed(target) & now.keys() if id(now[k]) not in target.kept):
+    kept = target.kept.keys() | _saved_by_callbacks(learn)
+    if new := sorted(k for k in _removed(target) & now.keys() if id(now[k]) not in kept):
         warn(f"{listed(new, 4)} {'were' if new[1:] else 'was'} trained where the fit was stopped, and removed when it "
         "ended. What is there now is new, and what the run had learned there is lost. A callback that adds such a part "
         "keeps it, and puts it in its place again where a fit resumes")

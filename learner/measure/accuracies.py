@@ -16,7 +16,7 @@ from ..core.tracebacks import warn
 from ..model.losses import is_kept
 from ..model.loss_properties import count_elements,count_kept
 from .kinds import check_several
-from .metrics import flat_pair,probabilities
+from .metrics import as_double,flat_pair,probabilities
 
 # %% ../../nbs/measure/03_accuracies.ipynb #helpers
 def _of_predictions(f):
@@ -107,12 +107,13 @@ def accuracy_multi(
     return ((pred>thresh)==(targ>.5)).float().mean()
 
 # %% ../../nbs/measure/03_accuracies.ipynb #errors
-_exact = torch.float32,torch.float64,torch.complex64,torch.complex128 # of others, squares overflow or have no mean
-
 def _numbers(pred, targ):
     "Both flat, in single precision at least"
     pred,targ = flat_pair(pred, targ)
-    return [o if o.dtype in _exact else o.float() for o in (pred, targ)]
+    dtype = torch.promote_types(pred.dtype, targ.dtype)
+    if dtype in (torch.float16,torch.bfloat16): dtype = torch.float32 # whose squares do not overflow
+    if not (dtype.is_floating_point or dtype.is_complex): return as_double(pred),as_double(targ)
+    return pred.to(dtype),targ.to(dtype)
 
 @declare(False, count_elements)
 @_of_predictions

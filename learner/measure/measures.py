@@ -249,9 +249,13 @@ class Perplexity(AvgLoss):
     default_loss = CrossEntropyLossFlat()
     def __init__(self): super().__init__(); self._name = 'perplexity'
     def add_loss(self, learn, loss):
-        how = reduction_in(learn)
-        if how=='mean' or (how=='none' and not loss.ndim): return super().add_loss(learn, loss)
-        n = loss_items(learn) if how=='sum' else count_kept(learn.y, ignore_index_of(loss_of(learn)))
+        how,y = reduction_in(learn),learn.y
+        if how=='sum':
+            n = loss_items(learn)
+            return self.add(loss/n, n)
+        classes = isinstance(y, torch.Tensor) and not y.is_floating_point()
+        if how!='none' or not loss.ndim or not classes or loss.numel()!=y.numel(): return super().add_loss(learn, loss)
+        n = count_kept(y, ignore_index_of(loss_of(learn)))
         self.add(loss.detach().sum()/n, n)
     @property
     def value(self): return None if (v := super().value) is None else v.exp()

@@ -228,7 +228,6 @@ def _lists(opt):
 def spare(
     opt:torch.optim.Optimizer, # Any optimizer of torch
     no_decay, # Parameters
-    until_end:bool=False, # Until `end_spare`, if they had a decay: as in a fit with an optimizer that was given ready
 ):
     "Take `no_decay` out of weight decay, now and when it is changed. What `opt` remembers of its parameters stays"
     ids = {id(p) for p in no_decay}
@@ -236,18 +235,16 @@ def spare(
         out = [g for g in opt.param_groups if any(id(p) in ids for p in g['params'])]
         if not all(_place(g, 'wd') for g in out): _places_in(opt, 'wd') # before groups are split
         number_groups(opt)
-    for g in list(opt.param_groups): _split_off(opt, g, ids, until_end)
+    for g in list(opt.param_groups): _split_off(opt, g, ids)
     for g in opt.param_groups:
         if g.get('spared'): write_hyper(g, _place(g, 'wd'), 0., _of_others(opt, g, 'wd'))
 
-def _split_off(opt, g, ids, until_end):
+def _split_off(opt, g, ids):
     "Give the parameters of `g` with one of `ids` a group of their own; if that is all of them, `g` is theirs"
     out = [p for p in g['params'] if id(p) in ids]
     if not out or g.get('spared'): return
-    new = {**g, 'params': out, 'spared': True}
-    if until_end and (wd := read_hyper(g, 'wd')):
-        new['until_end'] = wd,[i for i,p in enumerate(g['params']) if id(p) in ids]
     g['params'] = [p for p in g['params'] if id(p) not in ids]
+    new = {**g, 'params': out, 'spared': True}
     if not g['params']: return g.update(new)
     for gs in _lists(opt):
         at = [i for i,o in enumerate(gs) if o is g] # `index` would compare their tensors
@@ -265,24 +262,5 @@ def join(
         params = [p for m,o in zip(numbers, opt.param_groups) if m==n for p in o['params']]
         g['params'] = sorted(params, key=lambda p: place.get(id(p), len(place)))
         g.pop('spared', None)
-        g.pop('until_end', None)
-    _remove(opt, {*map(id, opt.param_groups)}-{*map(id, firsts)})
-
-def _remove(opt, gone):
+    gone = {*map(id, opt.param_groups)}-{*map(id, firsts)}
     for gs in _lists(opt): gs[:] = [g for g in gs if id(g) not in gone]
-
-def end_spare(
-    opt:torch.optim.Optimizer, # Any optimizer of torch
-):
-    "Undo `spare` where it was `until_end`"
-    wholes,gone = dict(zip(dict.fromkeys(group_numbers(opt.param_groups)), first_groups(opt))),set()
-    for n,g in zip(group_numbers(opt.param_groups), opt.param_groups):
-        if 'until_end' not in g: continue
-        (wd,places),whole = g.pop('until_end'),wholes[n]
-        if whole is g: # all of its parameters were spared
-            del g['spared']
-            set_in_group(opt, g, 'wd', wd)
-            continue
-        for i,p in zip(places, g['params']): whole['params'].insert(i, p)
-        gone.add(id(g))
-    if gone: _remove(opt, gone)

@@ -17,7 +17,7 @@ from torch import nn
 from torch.nn import functional as F
 from ..core.checks import signature
 from ..values.functions import of_library
-from ..data.batches import find_bs,parts_in,single,tensors_in
+from ..data.batches import find_bs,is_of_samples,parts_in,single,tensors_in
 from .losses import BaseLoss,DiceLoss,FocalLoss,LabelSmoothingCrossEntropy,is_kept
 
 # %% ../../nbs/model/05_loss_properties.ipynb #losses_in
@@ -221,9 +221,11 @@ def _n_drawn(learn):
 def _n_listed(learn, n):
     "`n` samples, or as many as are listed in the targets, if there are as many inputs, or else drawn indices"
     if (drawn := _n_drawn(learn))==0: return 0
-    x,listed = single(learn.xb),len(learn.yb[0])
-    if isinstance(x, torch.Tensor) and x.ndim: return listed if len(x)==listed else n
-    return listed if listed==drawn else n
+    x,y = single(learn.xb),learn.yb[0]
+    if isinstance(x, torch.Tensor) and x.ndim: return len(y) if len(x)==len(y) else n
+    rows = all(isinstance(o, torch.Tensor) and o.ndim and len(o)==n for o in y)
+    if hasattr(y, '_fields') or (rows and find_bs(learn.xb)==n): return n # it has fields, and not samples
+    return len(y) if len(y)==drawn or is_of_samples([*y]) else n
 
 def _n_in_inputs(learn, n):
     "`n` samples, or as many as were drawn, if a part of the inputs has so many: others may have nodes, or images"
@@ -232,7 +234,7 @@ def _n_in_inputs(learn, n):
     if drawn==0: return 0
     if getattr(getattr(learn, 'dl', None), 'batch_size', None)==1: return n # each sample may be a whole batch
     parts = [p for b in parts_in(learn.xb) or () for p in (b, *(parts_in(b) or ()))]
-    rows = [len(o) for o in parts if isinstance(o, (list,tuple)) or getattr(o, 'ndim', 0)]
+    rows = [len(o) for o in parts if type(o) in (list,tuple) or getattr(o, 'ndim', 0)]
     return drawn if drawn in rows else n
 
 def loss_of(learn): # A learner, or a batch with a `loss_func`

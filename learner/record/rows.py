@@ -120,7 +120,9 @@ class _Collected:
     @property
     def value(self):
         if self.dim is None: return self.batches
-        if self.batches[0].ndim==0: return torch.stack(self.batches) # one value for each batch
+        if self.batches[0].ndim==0: # one value for each batch, or for each sample in batches of one
+            res = torch.stack(self.batches)
+            return res if self.to is None or len(self.to)!=len(res) else res[self.to.argsort()]
         batches,size = self.batches,self.batches[0].shape[1:]
         if self.dim==0: batches = [o[None] if o.shape==size else o for o in batches] # of one sample, as above
         try: res = torch.cat(batches, dim=self.dim)
@@ -129,7 +131,7 @@ class _Collected:
             _refuse(self.what, f"batches have the shapes {shapes}")
         if self.to is None: return res
         _check_places(self.what, res.shape[self.dim], len(self.to))
-        return res.index_select(self.dim, torch.as_tensor(self.to).argsort())
+        return res.index_select(self.dim, self.to.argsort())
 
 # %% ../../nbs/record/08_rows.ipynb #Parts
 def _has_rows(o): return o is not None and not isinstance(o, (int,float)) and getattr(o, 'ndim', 1)!=0
@@ -181,6 +183,7 @@ class Rows:
         what='Predictions', # Name for errors
         n_batches:int|None=None, # Number of batches, if that is known
     ):
+        if to is not None: to = torch.as_tensor(to, device='cpu').long()
         if n is None and to is not None: n = len(to)
         self.n,self.to,self.dim,self.path,self.what,self.n_batches = n,to,dim,path,what,n_batches
         self.file = path and _RowFile(path, what)
@@ -222,7 +225,7 @@ class Rows:
         if self.dim==0 and o.ndim:
             if self.n is not None: return _Filled(self.n, self.to, self.file, self.what)
             if self.n_batches: return _Filled(None, None, None, self.what, self.n_batches)
-        return _Collected(self.dim, self.what, self.to if o.ndim else None)
+        return _Collected(self.dim, self.what, self.to)
 
     def drop(self):
         "Delete a file that is not complete"

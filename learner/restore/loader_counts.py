@@ -41,8 +41,8 @@ from ..values.digests import digest,moved_results
 from ..data.search import container_types,entries_of,in_slots,slots_of,stored,value_types
 from ..data.generators import is_generator,is_stateful,keep_random
 from ..data.batches import to_device
-from ..data.loaders import DataLoaders
-from ..data.loader_state import first_batch,keep_counts
+from ..data.loaders import DataLoaders,twin
+from ..data.loader_state import keep_counts
 from .tensors import HeldTensor,is_array,sample_of,size_of
 from .containers import assign
 from .held import Holders
@@ -286,7 +286,8 @@ def one_batch(self:DataLoaders,
 ):
     "The first batch of loader `i`, on the device. It moves no generator, nor what a loader counts"
     dl,name = self[i],f"`dls['{self.name(i)}']`"
-    if isinstance(dl, Iterator): raise ValueError(f"{name} is an iterator, which can be iterated only once: training "
-        "would not get a batch that is taken from it. Give a list, or something that starts anew")
+    if isinstance(dl, Iterator): warn(f"{name} is an iterator: unless it starts anew by itself, training does not get "
+        "the batch that `one_batch` has taken from it")
     with keep_random(dl), keep_counts(dl), keep_parts(parts_of_loader(dl), named=set()):
-        return to_device(first_batch(dl, name), self.device)
+        for b in twin(dl): return to_device(b, self.device)
+    raise ValueError(f"{name} is empty: it gave no batch")

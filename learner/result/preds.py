@@ -134,7 +134,7 @@ def _check_places(name, v):
     except (TypeError, ValueError, RuntimeError): places = torch.tensor(0.)
     if places.ndim!=1 or (places.is_floating_point() and len(places)):
         raise TypeError(f"`{name}` is a list of whole numbers, a place for each row, but got {brief(v)}")
-    if not torch.equal(places.sort()[0], torch.arange(len(places))): # others would leave rows empty
+    if sorted(places.tolist())!=[*range(len(places))]: # others would leave rows empty
         raise ValueError(f"`{name}` has each place from 0 on once, but got {brief(v)}")
 
 def _check_file(name, path, concat_dim):

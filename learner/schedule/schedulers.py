@@ -16,8 +16,8 @@ from fastcore.foundation import L
 from ..core.checks import checked,is_whole,listed,nearest
 from ..core.tracebacks import warn
 from ..core.callback import Callback
-from ..model.groups import norm_bias_params,per_group
-from ..model.hypers import first_groups,get_hyper,hypers,n_groups,put_in_group,read_hyper,set_hyper,spare
+from ..model.groups import per_group
+from ..model.hypers import first_groups,get_hyper,hypers,n_groups,put_in_group,read_hyper,set_hyper
 from ..record.history import missing
 from ..record.progress import say
 from ..record.recorder import Recorder,check_recorded,declared_direction,find_recorder
@@ -103,9 +103,8 @@ class ParamScheduler(HyperScheduler):
 
     def prepare_fit(self):
         learn = self.learn
-        if 'wd' in self.scheds and 'wd' in hypers(learn.opt) and not learn.wd_bn_bias:
-            # before a scheduler of torch counts the groups
-            spare(learn.opt, norm_bias_params(learn.model), until_end=True)
+        if 'wd' in self.scheds and 'wd' in hypers(learn.opt):
+            learn.spare_norms() # before a scheduler of torch counts the groups
     def before_fit(self):
         learn = self.learn
         for k in self.scheds: get_hyper(learn.opt, k)

@@ -145,3 +145,23 @@ def test_a_part_that_is_there_during_a_fit_only_is_kept_or_its_loss_is_told(n, r
     learn = adapting(False, Stop(n))
     with pytest.warns(match="`model.0.add.bias`, `model.0.add.weight` were trained where the fit was stopped, and "
         "removed when it ended.*what the run had learned there is lost"): learn.resume()
+
+class Aux(Callback):
+    "Makes a head anew for each fit, which is in the model during it, and saves the head and its optimizer"
+    only_fit,_stateattrs = True,('head','own_opt')
+    def before_fit(self):
+        torch.manual_seed(3)
+        self.head = self.learn.model[0].aux = nn.Linear(3, 6)
+        self.own_opt = torch.optim.Adam(self.head.parameters(), .1)
+    def after_loss(self):
+        self.own_opt.zero_grad()
+        self.head(self.xb[0]).square().mean().backward()
+        self.own_opt.step()
+    def cleanup_fit(self): del self.learn.model[0].aux
+
+def test_a_part_that_its_callback_saves_is_not_lost(recwarn):
+    def heads(*cbs, resumes=False):
+        learn = remaking(None, nothing, aux := Aux(), *cbs)
+        if resumes: learn.resume()
+        return [*aux.head.parameters()]
+    assert all(map(torch.equal, heads(Stop(9), resumes=True), heads())) and not recwarn.list
