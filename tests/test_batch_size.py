@@ -927,3 +927,12 @@ def test_fields_in_a_tuple_are_no_samples_where_as_many_were_drawn(named):
     learn = Learner(DataLoaders(DataLoader(data, 2, collate_fn=collate), device='cpu', n_inp=1), Sums(), loss)
     x = torch.tensor([[i/5, 1.] for i in range(5)])
     assert learn.validate(0)['train/loss']==pytest.approx(loss(x.sum(1), (x[:,:1]*2, x[:,1:]*3)).item())
+
+def test_fields_of_several_lengths_in_a_tuple_are_no_samples():
+    "Targets of nodes, and of the graph that they are of, in ready batches"
+    x = torch.arange(5.)[:,None]
+    batches = [(x[:3], (x[:3,0], torch.ones(1))), (x[3:], (x[3:,0], torch.ones(1)))]
+    learn = Learner(DataLoaders([(([o],), y) for o,y in batches], device='cpu', split=lambda b: (b[0], (b[1],))),
+        Boxes(), lambda p,y: y[0].square().mean()+0*p)
+    learn.model.forward = lambda o: learn.model.layer.weight.sum()
+    assert learn.validate(0)['train/loss']==pytest.approx(x.square().mean().item())

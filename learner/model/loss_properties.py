@@ -10,6 +10,7 @@ __all__ = ['activation_of', 'decodes_of', 'ignore_index_of', 'kind_of', 'reducti
            'is_summed', 'loss_per_sample']
 
 # %% ../../nbs/model/05_loss_properties.ipynb #imports
+from collections.abc import Mapping
 from functools import partial
 from types import FunctionType
 import torch
@@ -225,7 +226,8 @@ def _n_listed(learn, n):
     if isinstance(x, torch.Tensor) and x.ndim: return len(y) if len(x)==len(y) else n
     rows = all(isinstance(o, torch.Tensor) and o.ndim and len(o)==n for o in y)
     if hasattr(y, '_fields') or (rows and find_bs(learn.xb)==n): return n # it has fields, and not samples
-    return len(y) if len(y)==drawn or is_of_samples([*y]) else n
+    dicts = all(isinstance(o, Mapping) for o in y) and is_of_samples([*y]) # as for detectors
+    return len(y) if len(y)==drawn or dicts else n
 
 def _n_in_inputs(learn, n):
     "`n` samples, or as many as were drawn, if a part of the inputs has so many: others may have nodes, or images"
