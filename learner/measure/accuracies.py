@@ -113,7 +113,7 @@ def _numbers(pred, targ):
     dtype = torch.promote_types(pred.dtype, targ.dtype)
     if dtype in (torch.float16,torch.bfloat16): dtype = torch.float32 # whose squares do not overflow
     if not (dtype.is_floating_point or dtype.is_complex): return as_double(pred),as_double(targ)
-    return pred.to(dtype),targ.to(dtype)
+    return [o if o.dtype is dtype else o.to(dtype) for o in (pred, targ)]
 
 @declare(False, count_elements)
 @_of_predictions

@@ -249,10 +249,11 @@ class Perplexity(AvgLoss):
     default_loss = CrossEntropyLossFlat()
     def __init__(self): super().__init__(); self._name = 'perplexity'
     def add_loss(self, learn, loss):
-        how,y = reduction_in(learn),learn.y
+        how = reduction_in(learn)
         if how=='sum':
             n = loss_items(learn)
             return self.add(loss/n, n)
+        y = learn.yb[0] if len(learn.yb)==1 else None
         classes = isinstance(y, torch.Tensor) and not y.is_floating_point()
         if how!='none' or not loss.ndim or not classes or loss.numel()!=y.numel(): return super().add_loss(learn, loss)
         n = count_kept(y, ignore_index_of(loss_of(learn)))
