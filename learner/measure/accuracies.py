@@ -111,7 +111,7 @@ def _numbers(pred, targ):
     "Both flat, in single precision at least"
     pred,targ = flat_pair(pred, targ)
     dtype = torch.promote_types(pred.dtype, targ.dtype)
-    if dtype in (torch.float16,torch.bfloat16): dtype = torch.float32 # whose squares do not overflow
+    if dtype in (torch.float16,torch.bfloat16): return pred.float(),targ.float() # squares of these overflow
     if not (dtype.is_floating_point or dtype.is_complex): return as_double(pred),as_double(targ)
     return [o if o.dtype is dtype else o.to(dtype) for o in (pred, targ)]
 
