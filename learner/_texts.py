@@ -646,7 +646,7 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
  'LRFinder.__init__': 'Parameters:\n'
                       '\n'
                       '- `start_lr`: First learning rate, or one per group\n'
-                      '- `end_lr`: One that is higher: the one after the last\n'
+                      '- `end_lr`: Higher one, which would follow the last\n'
                       '- `num_it`: Batches, 6 or more\n'
                       '- `stop_div`: Stop when the loss is more than four times the best',
  'LabelCounts.__init__': 'Parameters:\n'

@@ -101,7 +101,7 @@ class LRFinder(Callback):
     @checked(start_lr=_check_lrs, end_lr=_check_lrs, num_it='>=6')
     def __init__(self,
         start_lr=1e-7, # First learning rate, or one per group
-        end_lr=10, # One that is higher: the one after the last
+        end_lr=10, # Higher one, which would follow the last
         num_it:int=100, # Batches, 6 or more
         stop_div:bool=True, # Stop when the loss is more than four times the best
     ):
