@@ -343,6 +343,37 @@ def test_a_sampler_that_is_another_in_the_next_epoch_is_said(order, match, tmp_p
         other.resume(cbs=[])
     assert len(said)==(match is not None) and all(match in str(o.message) for o in said)
 
+class HardExamples(Callback):
+    "Samples of a batch that was trained on weigh more from then on: in the sampler's own tensor, or in a new one"
+    only_fit,run_valid = True,False
+    def __init__(self, in_place): self.in_place = in_place
+    def after_batch(self):
+        sampler = self.dls.train.batch_sampler.sampler
+        if not self.in_place: sampler.weights = sampler.weights.clone()
+        sampler.weights[self.idxs] += 10*self.loss.item()
+
+def by_weight(workers=0): return lambda: weighted_dl(Points(16), 4, torch.arange(1, 17), num_workers=workers)
+def weights_drawn_by(learn): return learn.dls.train.batch_sampler.sampler.weights.tolist()
+
+@pytest.mark.parametrize('n', range(1, 9))
+@pytest.mark.parametrize('in_place', [True, False])
+def test_weights_of_samples_that_change_in_each_batch_are_those_of_the_place(n, in_place, tmp_path, recwarn):
+    "The rest of the epoch is drawn from those of its beginning, and later epochs from those of the place"
+    def cbs(): return [HardExamples(in_place)]
+    batches,learn = whole(by_weight(), tmp_path, 3, cbs())
+    def ended(o, *parts):
+        return sum(parts, [])==batches and weights_drawn_by(o)==weights_drawn_by(learn) and weights(o)==weights(learn)
+    here = learner(by_weight(), tmp_path)
+    before = interrupted(here, 'before_draw', n, 3, cbs())
+    here.save_state('there')
+    there = learner(by_weight(), tmp_path, seed=2).load_state('there')
+    there.resume(cbs=[rest := Batches(), *cbs()])
+    assert ended(there, before, rest.seen)
+    with pytest.raises(KeyboardInterrupt): here.resume(cbs=[then := Batches(), CtrlC('before_draw', 2), *cbs()])
+    here.resume(cbs=[rest := Batches(), *cbs()])
+    assert ended(here, before, then.seen, rest.seen)
+    assert not [o.message for o in recwarn]
+
 # Positions
 class Counts(Callback):
     "Counts in `learn.state`, in place, whatever happens, and reports each validation batch"

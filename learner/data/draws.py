@@ -314,8 +314,8 @@ class Draws(_Pass):
         "Iterate the batches that come after `state`. This moves generators: `restore` puts them back"
         self.at_start,self.old_workers,self.exhausted = state.at_start,state.old_workers,state.exhausted
         to_load = self.at_start if self.stateful is None else state.now # a `stateful` loader continues from its own
-        self.counts = state.counts['at_start']
-        put_counts(self.dl, self.counts, state.moved or ())
+        put_counts(self.dl, state.counts['at_start'], state.moved or ())
+        self.counts = counts_of(self.dl)
         set_random_state(to_load, self.dl, always=self.stateful) # after the counts: a loader may set them, too
         if self.indices is None and getattr(self.dl, 'persistent_workers', False): self.observe()
         if self.indices is not None: return self._resume_indexed(state)

@@ -20,10 +20,10 @@ from torch.utils.data import DataLoader
 from ..core.checks import listed,signature
 from ..core.tracebacks import warn
 from ..values.functions import of_library
-from ..values.copies import plain_types
+from ..values.copies import copied,plain_types
 from ..values.caches import Cached
 from ..values.digests import digest,moved_results
-from .generators import is_stateful
+from .generators import is_stateful,same_state
 from .loaders import length,twin
 from .search import search
 
@@ -60,6 +60,9 @@ def _attrs(o):
     if not isinstance(o, DataLoader): return vars(o)
     return {n:v for n,v in vars(o).items() if n[0]!='_'} # what torch's loader notes for itself is no count
 
+_arrays = torch.Tensor,np.ndarray
+def _is_weights(name, v): return isinstance(v, _arrays) and name.startswith(('sampler.','batch_sampler.'))
+
 def _is_cache(cls): return issubclass(cls, Cached)
 
 def _counts_in_caches(counters, find):
@@ -72,16 +75,24 @@ def counts_of(
     digests:bool=False, # Digests of values that are not kept, too
     find=search, # Searches for functions with a cache, as `search` does
 ) -> dict:
-    "Attributes of a loader, its samplers and its dataset, by name; and numbers and such of its `collate_fn`"
-    counters = _counters(dl)
+    """Attributes of a loader, its samplers and its dataset that are numbers and such, by name, those of its `collate_fn`,
+    and copies of arrays in samplers"""
+    if not (counters := _counters(dl)): return {}
     attrs = {f'{k}.{n}':v for k,o in counters.items() for n,v in _attrs(o).items()}
     known = {*map(id, counters.values())} # they hold one another
     plain = {k:digest(v) for k,v in attrs.items() if type(v) in plain_types}
-    if not digests: return plain
+    if not digests: return plain | {k:copied(v) for k,v in attrs.items() if _is_weights(k, v)}
     counters.pop('collate_fn', None) # it may hold a tokenizer
     res = {k:digest(v) for k,v in attrs.items() if k in plain or (id(v) not in known and k.split('.')[0] in counters)}
     classes = {f'type({k})':digest(type(o)) for k,o in counters.items() if not of_library(type(o))}
     return res | classes | _counts_in_caches(counters, find)
+
+def _filled(old, new):
+    "`old`, which others may hold, with the values of the array `new`; or a copy where they do not fit"
+    if type(old) is not type(new) or old.shape!=new.shape or old.dtype!=new.dtype: return copied(new)
+    if isinstance(old, torch.Tensor): old.detach().copy_(new)
+    else: old[...] = new
+    return old
 
 def put_counts(
     dl, # Any iterable of batches
@@ -92,7 +103,9 @@ def put_counts(
     counters = _counters(dl)
     for k in moved:
         owner,_,n = k.partition('.')
-        if k in counts and owner in counters: vars(counters[owner])[n] = counts[k]
+        if k not in counts or owner not in counters: continue
+        attrs,v = vars(counters[owner]),counts[k]
+        attrs[n] = _filled(attrs.get(n), v) if isinstance(v, _arrays) else v
 
 @contextmanager
 def keep_counts(
@@ -109,8 +122,14 @@ def keep_counts(
 
 def moved_counts(was, now):
     "Names of what has moved, or is new, between two `counts_of`"
-    def same(k, v): return k in was and was[k]==v and type(was[k]) is type(v)
-    return [k for k,v in now.items() if not same(k, v)]
+    return [k for k,v in now.items() if k not in was or not same_state(was[k], v)]
+
+def counts_to_keep(
+    counts:dict, # As `counts_of` has given them
+    moved, # Names of those that have moved
+):
+    "`counts` without arrays that have not moved, which can be large"
+    return {k:v for k,v in counts.items() if k in moved or not isinstance(v, _arrays)}
 
 # %% ../../nbs/data/05_loader_state.ipynb #EpochNumbers
 def _takes_number(f):
@@ -206,7 +225,7 @@ def warn_of_counts(
 ):
     "Warn of what has moved in a run, and could not be put back"
     now = counts_of(dl, digests=True)
-    was = state.counts.get('digests', {}) | state.counts['now']
+    was = state.counts.get('digests', {}) | {k:digest(v) for k,v in state.counts['now'].items()}
     described = describe(dl)
     # by `warn_of_changes`
     named = [k for k,v in state.description.items() if described.get(k)!=v] if state.n==0 else ()
