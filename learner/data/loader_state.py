@@ -75,8 +75,8 @@ def counts_of(
     digests:bool=False, # Digests of values that are not kept, too
     find=search, # Searches for functions with a cache, as `search` does
 ) -> dict:
-    """Attributes of a loader, its samplers and its dataset that are numbers and such, by name, those of its `collate_fn`,
-    and copies of arrays in samplers"""
+    """Attributes of a loader, its samplers and its dataset that are numbers and such, by name; those of its
+    `collate_fn`; and copies of arrays in samplers"""
     if not (counters := _counters(dl)): return {}
     attrs = {f'{k}.{n}':v for k,o in counters.items() for n,v in _attrs(o).items()}
     known = {*map(id, counters.values())} # they hold one another
