@@ -48,11 +48,14 @@ def pytest_collection_finish():
     gc.freeze()
     gc.enable()
 
+def pytest_runtest_teardown(item, nextitem):
+    if plt := sys.modules.get('matplotlib.pyplot'): plt.close('all') # others may count what is open
+    if nextitem is None or nextitem.path==item.path: return
+    gc.collect()
+    gc.freeze() # what the tests of a file have imported stays, too
+
 def pytest_runtest_setup(item):
     for seed in (random.seed, np.random.seed, torch.manual_seed): seed(0) # the same numbers, whatever ran before
-
-def pytest_runtest_teardown(item):
-    if plt := sys.modules.get('matplotlib.pyplot'): plt.close('all') # others may count what is open
 
 def sampled(cases, name, n, together=1):
     """One in `n` of the cases of a test, or more: any `together` values of its lists of parameters meet in one of

@@ -169,6 +169,7 @@ made = dict(step=partial(sched.StepLR, step_size=2), exp=partial(sched.Exponenti
     cycle=partial(sched.OneCycleLR, max_lr=[.3,.1], total_steps=3*n+1),
     chained=lambda o: sched.ChainedScheduler([sched.LinearLR(o, .5, 1., 5), sched.ExponentialLR(o, .9)]),
     sequence=lambda o: sched.SequentialLR(o, [sched.LinearLR(o, .5, 1., 5), sched.StepLR(o, 2)], [6]))
+@pytest.mark.sample(2)
 @pytest.mark.parametrize('unit', ['step','epoch'])
 @pytest.mark.parametrize('name', made)
 def test_the_rest_of_a_torch_scheduler_is_scaled(name, unit, recwarn):

@@ -73,6 +73,7 @@ def goes_on(learn):
 
 def pickled(learn): return pickle.loads(pickle.dumps(learn))
 
+@pytest.mark.sample(2)
 @pytest.mark.filterwarnings('ignore:.*stopped in the middle')
 @pytest.mark.parametrize('copied', [copy.deepcopy, pickled], ids=['deepcopy','pickle'])
 @pytest.mark.parametrize('how', used)

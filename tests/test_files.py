@@ -653,6 +653,7 @@ opts = dict(sgd=partial(torch.optim.SGD, momentum=.9), adam=Adam, torch_adam=tor
     rms=partial(RMSProp, mom=.9, wd=.1), decoupled=partial(SGD, mom=.9, wd=.1),
     amsgrad=partial(torch.optim.Adam, amsgrad=True), adagrad=torch.optim.Adagrad)
 def two(m): return [[*m.body.parameters()], [*m.head.parameters(), m.tied.bias]]
+@pytest.mark.sample(2, together=2)
 @pytest.mark.parametrize('opt', opts)
 @pytest.mark.parametrize('splitter', [params,two], ids=['one','two'])
 @pytest.mark.parametrize('kw', [{}, dict(wd=.2)], ids=['','wd'])
@@ -963,6 +964,7 @@ def test_another_shape_of_file_takes_one_hook(tmp_path):
     assert equal(weights(b.load(tmp_path/'ckpt.pth')), weights(a))
 
 hook_errors = [ZeroDivisionError, KeyboardInterrupt, *cancels.values()]
+@pytest.mark.sample(2)
 @pytest.mark.parametrize('exc', hook_errors)
 @pytest.mark.parametrize('ev', ['before_save','after_save','before_load','after_load'])
 def test_an_error_in_a_hook_leaves_nothing_half_done(tmp_path, ev, exc):
@@ -1571,6 +1573,7 @@ def places(e, model):
         opt=dict(model=model, opt=dict(state={0: e}, param_groups=[])),
         key=dict(model=model, opt={}, more=OrderedDict(a=e)))
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize('fmt', writers)
 @pytest.mark.parametrize('kind', evils('x'))
 def test_no_file_runs_code(tmp_path, monkeypatch, fmt, kind):

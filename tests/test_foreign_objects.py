@@ -36,6 +36,7 @@ class KeptByLoss:
     def __init__(self, held): self.held = held
     def __call__(self, pred, y): return F.mse_loss(pred, y)
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize('kind', foreign)
 @pytest.mark.parametrize('where', ['dataset','model','loss','callback'])
 @pytest.mark.filterwarnings('ignore:.*cannot be put back')

@@ -539,6 +539,7 @@ class Drawn(Dataset):
         noise = dict(torch=lambda: torch.rand(()).item(), numpy=np.random.rand, python=random.random).get(self.kind)
         return x[i]+(noise() if noise else 0),y[i]
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize('kind', ['torch','numpy','python','other'])
 @pytest.mark.parametrize('kwargs', [{}, dict(shuffle=True), dict(num_workers=2, shuffle=True)])
 def test_inputs_are_those_that_were_predicted_where_a_dataset_draws_random_numbers(kind, kwargs):

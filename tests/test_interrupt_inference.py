@@ -108,6 +108,7 @@ def check(call, ats, sends):
 
 def some(ats, n, request): return ats if 'slow' in flags_of(request.config) else sorted(random.sample(ats, n))
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize('sends', [False, True], ids=['there','called'])
 @pytest.mark.parametrize('call', calls)
 def test_at_any_line_everything_is_restored(call, sends, request):

@@ -197,6 +197,7 @@ def test_each_visit_once_however_often_the_run_was_stopped(tmp_path, workers):
     once_an_epoch(cut.ledger, 3)
     if not workers: assert equal(whole, cut.ledger)
 
+@pytest.mark.sample(2)
 @pytest.mark.filterwarnings('ignore:.*fork|.*replays')
 @pytest.mark.parametrize('workers', [0, 2])
 @pytest.mark.parametrize('back', [1, 8, 12, 19])

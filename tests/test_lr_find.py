@@ -113,7 +113,7 @@ def test_cancelled_before_the_first_loss(ev, capsys):
 class Stop(Exception): pass
 events = [ev for ev,running in moments() if 'validate' not in ev and 'cancel' not in ev]
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(4)
 @pytest.mark.parametrize('exc', [Stop, KeyboardInterrupt, CancelFitException], ids=lambda o: o.__name__)
 @pytest.mark.parametrize('ev', events)
 def test_nothing_changes_after_an_interrupt(ev, exc):

@@ -298,7 +298,7 @@ def test_standalone_validate(phase, name, exc, letter):
     assert counts(scene.learn)==before
     again(scene)
 
-@pytest.mark.sample(7)
+@pytest.mark.sample(14)
 @pytest.mark.parametrize('phase,name,exc,letter', cells(validation, 'validate'))
 @pytest.mark.parametrize('where,host,outer', hosts, ids=lambda o: o)
 def test_nested_validate(where, host, outer, phase, name, exc, letter):

@@ -500,7 +500,7 @@ everywhere = ['batch same','batch other','epoch same','epoch other']
     (Named, []), (OwnState, []), (Validated, []), (Swaps, []), (Only, []),
     (Anew, []), (Cleared, []), (Redrawn, []), (Handles, []), (AfterEpoch, ['batch same','batch other'])])
 @pytest.mark.parametrize('where', everywhere)
-@pytest.mark.sample(2)
+@pytest.mark.sample(4)
 def test_what_a_callback_gathers_and_no_resume_restores_is_named(cls, lost, where, tmp_path):
     at,who = where.split()
     said = said_on_resume(cls, at, tmp_path, who=='same')
@@ -545,6 +545,7 @@ class Numbers(Callback):
 class FromItsPlace(Numbers):
     def before_fit(self): self.it = itertools.islice(itertools.cycle([1, 2, 3]), self.learn.train_iter, None)
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize('cls,lost',
     [(SecondLoader, ['batch same','batch other']), (WholeFit, everywhere), (Cycled, everywhere), (EachBatch, []),
     (Numbers, []), (FromItsPlace, [])])

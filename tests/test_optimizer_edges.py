@@ -819,6 +819,7 @@ def test_a_trial_or_a_failed_load_leaves_the_groups_of_an_inner_optimizer_as_the
     assert learn.opt.param_groups is groups and len(groups)==len(learn.opt.base.param_groups)==2
     assert same(fitted(learn), fitted(other)) and same(fitted(learn, wd=.1), fitted(other, wd=.1))
 
+@pytest.mark.sample(2, together=2)
 @pytest.mark.parametrize('opt_func', [Same,Lookahead])
 @pytest.mark.parametrize('decay', [*decays,'none'])
 @pytest.mark.parametrize('how', ['checkpoint','state'])

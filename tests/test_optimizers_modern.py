@@ -366,6 +366,7 @@ resumable = dict(free, muon=by_shape() if hasattr(torch.optim, 'Muon') else sgds
 @cache
 def unstopped(name): return run(mk(resumable[name], lr=.1))
 
+@pytest.mark.sample(2, together=2)
 @pytest.mark.parametrize('name', resumable)
 @pytest.mark.parametrize('n', [4,6])
 @pytest.mark.parametrize('how', ['interrupt','stop','file','checkpoint'])

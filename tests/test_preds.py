@@ -560,6 +560,7 @@ class Look(Callback):
 @pytest.fixture(scope='module')
 def undisturbed(): return run(None)
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize('order', [-100, 100])
 @pytest.mark.parametrize('ev', all_events)
 def test_inference_inside_a_fit_changes_nothing(ev, order, undisturbed):

@@ -786,6 +786,7 @@ def test_without_a_file_to_resume_from_the_optimizer_stays(tmp_path, ready):
         with pytest.raises(FileNotFoundError): learn.fit(1, reset_opt=True, resume=resume, cbs=Checkpoint())
         assert learn.opt is opt and len(momentum())==len(before) and same(momentum(), before)
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize('fit', scheduled)
 @pytest.mark.parametrize('opt_func', [torch.optim.Adam, partial(SGD, mom=0.), partial(SGD, mom=.5)])
 def test_a_scheduled_fit_with_another_optimizer_than_before_resumes(tmp_path, fit, opt_func):

@@ -598,6 +598,7 @@ def test_a_counter_of_an_optimizer_may_be_called_like_its_passed_on_arguments(tm
     assert (again.opt.k, again.opt.n)==(8, 8) and weights(again)==weights(whole)
 
 # Functions with filters at events that a fit which resumes fires again, on its way to where the run was stopped
+@pytest.mark.sample(2)
 @pytest.mark.parametrize('given', [dict(once=3), dict(every=2), dict(after=2), dict(once=3, unit='epoch'),
     dict(when=lambda f, learn: f.num_executed<2)], ids=['once','every','after','epoch','when'])
 @pytest.mark.parametrize('ev', ['before_epoch','before_train'])

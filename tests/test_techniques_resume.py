@@ -19,6 +19,7 @@ def make(name):
 @cache
 def unstopped(name): return make(name).fit(3)
 
+@pytest.mark.sample(2, together=2)
 @pytest.mark.parametrize('name', kinds)
 @pytest.mark.parametrize('at', [1, 4, 8])
 @pytest.mark.parametrize('file', [False,True])

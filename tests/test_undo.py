@@ -112,7 +112,7 @@ def some(n): return random.Random(1).sample(every, n)
 @pytest.mark.parametrize('name,place,end', some(80))
 def test_one(name, place, end): check([name], place, end)
 
-@pytest.mark.sample(6)
+@pytest.mark.sample(12)
 @pytest.mark.parametrize('name', techniques)
 @pytest.mark.parametrize('place', ['before_fit','before_batch','before_validate'])
 @pytest.mark.parametrize('end', ['error','fit','removed'])
@@ -141,7 +141,7 @@ def test_a_pair_that_is_refused_leaves_nothing_behind(names):
     with pytest.raises((ValueError,RuntimeError)): learn.fit(2, cbs=[techniques[o]() for o in names])
     assert state(learn)==before
 
-@pytest.mark.sample(20, together=0)
+@pytest.mark.sample(40, together=0)
 @pytest.mark.parametrize('i', range(len(pairs)), ids=lambda i: '+'.join(pairs[i]))
 def test_two(i):
     rng = random.Random(i)

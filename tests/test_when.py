@@ -66,7 +66,7 @@ around = dict(plain=lambda: [], accumulation=lambda: [GradientAccumulation(12)],
     all=lambda: [GradientAccumulation(12), EMA(.9), MixedPrecision('bf16'), GradientClip(), MixUp(),
         ParamScheduler(dict(lr=SchedCos(.1, .01)))])
 
-@pytest.mark.sample(4)
+@pytest.mark.sample(8)
 @pytest.mark.parametrize('stream', [False, True], ids=['sized','stream'])
 @pytest.mark.parametrize('cbs', around)
 @pytest.mark.parametrize('when', schedules)
@@ -303,7 +303,7 @@ class Stop(Callback):
         self.n -= 1
         if self.n==0: signal.raise_signal(signal.SIGINT)
 
-@pytest.mark.sample(5)
+@pytest.mark.sample(10)
 @pytest.mark.parametrize('how', resumed)
 @pytest.mark.parametrize('ev,n,training',
     [('before_validate',1,None), ('after_validate',2,None), ('after_pred',2,False), ('after_pred',7,False),

@@ -362,6 +362,7 @@ class CountsBatches:
         x,y = torch.utils.data.default_collate(samples)
         return x+.01*self.n,y
 
+@pytest.mark.sample(2, together=2)
 @pytest.mark.parametrize('stop', [2, 6])
 @pytest.mark.parametrize('workers', [0, 2])
 @pytest.mark.parametrize('what', [dict(dataset=CountsSamples), dict(collate_fn=CountsBatches)], ids=lambda o: [*o][0])

@@ -283,7 +283,7 @@ def test_a_manifest_that_names_files_that_are_gone(tmp_path, stopped, reference)
 # Errors in training
 places = [o for o in dict(moments()) if not o.startswith('after_cancel')]
 once = 'before_fit','after_fit','cleanup_fit' # in a fit
-@pytest.mark.sample(2)
+@pytest.mark.sample(4)
 @pytest.mark.parametrize('n', [1, 3])
 @pytest.mark.parametrize('ev', places)
 def test_an_error_anywhere_while_checkpoints_are_made(ev, n, tmp_path):

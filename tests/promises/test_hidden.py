@@ -332,6 +332,7 @@ def put_in_a_new_entry(table, v): table[5] = [(0, [v])]
 kinds_of_tables = dict(list=list, tuple=tuple, deque=deque, dict=lambda o: dict(enumerate(o)))
 ways_in = put_inside,put_in_its_place,put_in_a_new_entry
 
+@pytest.mark.sample(3, together=2)
 @pytest.mark.parametrize('n', [150, 5_000, 20_000])
 @pytest.mark.parametrize('put', ways_in)
 @pytest.mark.parametrize('entry', [lambda i: [i], lambda i: {0: i}, lambda i: i], ids=['lists','dicts','numbers'])
@@ -408,6 +409,7 @@ def nested(n=2000):
     return res
 deep = dict(tree=tree(), nested=nested())
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize('name', deep)
 @pytest.mark.parametrize('place', ['model','loss','global','dataset'])
 def test_a_tree_with_links_to_parents_and_deep_lists_are_no_values(name, place, tmp_path, monkeypatch):

@@ -382,7 +382,7 @@ def test_a_list_of_objects_that_moved_is_named(kind, place, call, tmp_path):
 trials = dict(lr_find=lambda learn: learn.lr_find(num_it=6, show_plot=False), smoke=lambda learn: learn.smoke(),
     profile=lambda learn: learn.profile(n=2))
 
-@pytest.mark.sample(12)
+@pytest.mark.sample(24)
 @pytest.mark.parametrize('trial', trials)
 @pytest.mark.parametrize('place', opts)
 @pytest.mark.parametrize('kind', kinds)

@@ -61,6 +61,7 @@ def assert_same(learn, whole):
 remakes = {new_opt: '`opt` was', assigned_opt: '`opt` was', new_head: '`model.2.weight`, `model.2.bias`, `opt` were',
     new_head_in_old_opt: '`model.2.weight`, `model.2.bias` were', new_model: '`model.0.weight`, '}
 
+@pytest.mark.sample(4, together=2)
 @pytest.mark.parametrize('how', ['memory','file'])
 @pytest.mark.parametrize('n', [7, 8, 9, 15])
 @pytest.mark.parametrize('once', [True, False])

@@ -22,7 +22,7 @@ class Moments(Callback):
 def weights(learn): return [t.detach().clone() for t in learn.model.state_dict().values()]
 def same(a, b): return len(a)==len(b) and all(map(torch.equal, a, b))
 
-@pytest.mark.sample(9)
+@pytest.mark.sample(18)
 @pytest.mark.parametrize('seed', range(9))
 @pytest.mark.parametrize('case', cases, ids=str)
 def test_any_place_of_a_run(tmp_path, case, seed):

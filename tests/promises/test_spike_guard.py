@@ -34,6 +34,7 @@ def by_hand(bad, value, without, n_epoch=2):
             i += 1
     return m
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize('value', [1e4, float('nan'), float('inf')], ids=str)
 @pytest.mark.parametrize('back', [1, 7, 50])
 def test_what_is_left_out_is_left_out(value, back):
@@ -108,6 +109,7 @@ def compiled(): return [Compile(backend='eager')]
 @cache
 def never_stopped(cbs): return make((266,)).add_cbs([SpikeGuard(), *cbs()]).fit(2)
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize('how', ['in memory','in a fork','after a trial'])
 @pytest.mark.parametrize('n', [34, 37, 40])
 def test_a_fit_that_is_stopped_before_it_has_gone_back_does_so_when_it_is_resumed(n, how):

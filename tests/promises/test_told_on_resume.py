@@ -328,6 +328,7 @@ class StopIn(Callback):
         self.done = True
         self.learn.stop_soon()
 
+@pytest.mark.sample(2, together=2)
 @pytest.mark.parametrize('ev', ['after_batch','after_train','after_epoch'])
 @pytest.mark.parametrize('limited', [lambda: Limit(3), lambda: Overfit(3), lambda: ShortEpochCallback(.5)],
     ids=['Limit','Overfit','ShortEpoch'])
