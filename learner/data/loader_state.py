@@ -22,7 +22,7 @@ from ..core.tracebacks import warn
 from ..values.functions import of_library
 from ..values.copies import copied,plain_types
 from ..values.caches import Cached
-from ..values.digests import digest,moved_results
+from ..values.digests import digest,most_bytes,moved_results
 from .generators import is_stateful,same_state
 from .loaders import length,twin
 from .search import search
@@ -61,7 +61,11 @@ def _attrs(o):
     return {n:v for n,v in vars(o).items() if n[0]!='_'} # what torch's loader notes for itself is no count
 
 _arrays = torch.Tensor,np.ndarray
-def _is_weights(name, v): return isinstance(v, _arrays) and name.startswith(('sampler.','batch_sampler.'))
+def _is_weights(name, v):
+    "Whether `v` is an array in a sampler, and small enough to be copied at each pause"
+    if not isinstance(v, _arrays) or not name.startswith(('sampler.','batch_sampler.')): return False
+    dense = isinstance(v, np.ndarray) or (v.layout is torch.strided and not v.is_meta and not v.is_quantized)
+    return dense and v.nbytes<=most_bytes
 
 def _is_cache(cls): return issubclass(cls, Cached)
 
