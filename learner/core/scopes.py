@@ -136,7 +136,7 @@ def scope(f): # A method whose name is `_` and that of the scope, such as `_batc
             try:
                 if now.handlers[before]: fire_before(self, before)
                 f(self)
-            except cancel as e: fire_after_cancel(self, nm, e) # within: `Cancels.tell` reads `sys.exception()`
+            except cancel as e: fire_after_cancel(self, nm, e) # within: handlers may ask for `sys.exception()`
             if now.handlers[after]: fire_after(self, after, now.gone)
         except BaseException as e:
             err = leave_scope(self, e)

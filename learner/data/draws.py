@@ -64,7 +64,7 @@ class _DealtSampler(_RecordedSampler):
     "Records whole batches of indices, and passes on the part of each that is loaded here"
     def __init__(self, sampler, keep, deal):
         super().__init__(sampler, keep)
-        self.deal,self.ahead = deal,not _moves(sampler) # else its state belongs to a batch
+        self.deal,self.ahead = deal,not _moves(sampler) # else it would be past the batch that is trained
     def __iter__(self):
         super().__iter__()
         self.it = self.deal.indices(self.it, self.ahead)
@@ -221,9 +221,9 @@ def _replay(it, n):
     return it
 
 def _workers_persist(draws, state):
-    "Whether the workers of the pass that was at `state` are for later ones too, and not new ones in each"
+    "Whether the workers of the pass that was at `state` were those of other passes too"
     anew = draws.deal is not None or state.workers
-    return state.old_workers or (state.n and not anew and getattr(draws.dl, 'persistent_workers', False))
+    return state.old_workers or bool(state.n and not anew and getattr(draws.dl, 'persistent_workers', False))
 
 def _warn_of_new_workers():
     warn("The loader's workers persist from epoch to epoch, and are gone: "
@@ -252,12 +252,11 @@ def has_old_workers(
 
 def before_pass(
     dl, # Any iterable of batches
-    n:int, # Batches drawn
     carry:bool=False, # Batches carry the generator states of their workers; each pass then has new workers
     parts=None, # Generators of the run and what moves in the loader, by path; default: the loader's `moving_parts`
 ) -> LoaderState:
     "Where a loader is between two passes"
-    return LoaderState(n, at_start=None, now=random_state(dl, parts=parts), idxs=None, workers=None, exhausted=False,
+    return LoaderState(0, at_start=None, now=random_state(dl, parts=parts), idxs=None, workers=None, exhausted=False,
         old_workers=has_old_workers(dl, carry), description=None, counts=dict(at_start={}, now=counts_of(dl)))
 
 # %% ../../nbs/data/06_draws.ipynb #Draws
@@ -300,7 +299,8 @@ class Draws(_Pass):
         begun:bool=True, # Its iterator has been made: the `stateful` loader has moved on with it, and stays
     ):
         "Put every generator where it was at `state`, and warn of what has changed"
-        warn_of_lost(set_random_state(state.now, self.dl, but=self.stateful if begun else None, parts=self.parts))
+        lost = set_random_state(state.now, self.dl, but=self.stateful if begun else None, parts=self.parts)
+        warn_of_lost(lost)
         if not begun and not self.old_workers and _workers_persist(self, state): _warn_of_new_workers()
         put_counts(self.dl, state.counts['now'], state.moved or ())
         counted = {*(state.moved or ())} & {*state.counts['now']}

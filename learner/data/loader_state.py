@@ -33,12 +33,12 @@ class LoaderState:
     "Where a pass over a loader is, with all that it takes to get there again"
     n:int # Batches drawn
     at_start:dict|None # `random_state` at the beginning of the pass; None if the pass is not resumable
-    now:dict # `random_state` after `n` batches: in a fit, of all generators of the run
+    now:dict # `random_state` after `n` batches; in a fit, of all generators of the run, as they move with its batches
     idxs:str|None # Indices of batch `n-1` as text, to compare when the pass resumes; None if not known
     workers:list|None # `random_state` of each worker after its latest batch; None if the batches did not carry them
     exhausted:bool # Whether the dataset ended with the latest batch: asked for more, it would begin again
     old_workers:bool # Whether the workers had persisted from an earlier pass
-    description:dict|None # Sizes of the loader and settings of its samplers, by name; None until the state is used
+    description:dict|None # Sizes of the loader and settings of its samplers; None between passes until it is used
     counts:dict # `counts_of` the loader: `at_start` of the pass, and `now`, after `n` batches; with `digests` if used
     moved:list|None=None # Names of the counts that have moved since the fit began; None until the state is used
 
@@ -61,7 +61,7 @@ def _attrs(o):
     return {n:v for n,v in vars(o).items() if n[0]!='_'} # what torch's loader notes for itself is no count
 
 _arrays = torch.Tensor,np.ndarray
-def _is_weights(name, v):
+def _is_sampler_array(name, v):
     "Whether `v` is an array in a sampler, and small enough to be copied at each pause"
     if not isinstance(v, _arrays) or not name.startswith(('sampler.','batch_sampler.')): return False
     dense = isinstance(v, np.ndarray) or (v.layout is torch.strided and not v.is_meta and not v.is_quantized)
@@ -84,8 +84,8 @@ def counts_of(
     if not (counters := _counters(dl)): return {}
     attrs = {f'{k}.{n}':v for k,o in counters.items() for n,v in _attrs(o).items()}
     known = {*map(id, counters.values())} # they hold one another
-    plain = {k:digest(v) for k,v in attrs.items() if type(v) in plain_types}
-    if not digests: return plain | {k:copied(v) for k,v in attrs.items() if _is_weights(k, v)}
+    plain = {k:v for k,v in attrs.items() if type(v) in plain_types}
+    if not digests: return plain | {k:copied(v) for k,v in attrs.items() if _is_sampler_array(k, v)}
     counters.pop('collate_fn', None) # it may hold a tokenizer
     res = {k:digest(v) for k,v in attrs.items() if k in plain or (id(v) not in known and k.split('.')[0] in counters)}
     classes = {f'type({k})':digest(type(o)) for k,o in counters.items() if not of_library(type(o))}

@@ -383,7 +383,8 @@ class FitMixin(StopMixin):
             check_parts(self.dls, self.model, self.loss_func, self.cbs) # which may have been assigned
             before = list(self.cbs)
             with self.added_cbs(cbs):
-                stopped,cbs = self.find_state(resume) if resume else None,[o for o in self.cbs if o not in before]
+                stopped = self.find_state(resume) if resume else None # of `Checkpoint`'s chapter
+                cbs = [o for o in self.cbs if o not in before]
                 if reset_opt and stopped is None: self.create_opt()
                 run_fit(self, bounds, cbs, held, stopped, lr, wd, by_fit=True)
         return self

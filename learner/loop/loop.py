@@ -31,7 +31,8 @@ from ..restore.snapshot import keep_loaders,keep_model_and_loss,unmoved
 
 # %% ../../nbs/loop/01_loop.ipynb #Route
 class Route:
-    "Takes a run through its epochs, an epoch through its phases, a phase through its batches"
+    """Takes a run through its epochs, an epoch through its phases, a phase through its batches. A bare `Loop` has this
+    one, a `Learner` a `ResumableRoute`"""
     resuming = False # on the way to where an earlier run was stopped
     learn,peers = weak(),None # `peers`: the other processes of the run, if there are any, see `Peers`
     def __init__(self, learn): refer(self, 'learn', learn)
@@ -388,7 +389,7 @@ class Loop(Phases):
         if self.handlers['after_pred']: self('after_pred')
         self.loss_grad = self.loss = (self.loss_func(self.pred, *self.yb)
             if usual and self.yb and self.loss_func is not None else find_loss(self))
-        if self.handlers['after_loss'] or self.handlers['before_backward']: fire_after_loss(self) # both may change it
+        if self.handlers['after_loss'] or self.handlers['before_backward']: fire_after_loss(self) # both change it
 
     def _do_grad_opt(self):
         "Backward pass, step, and zeroing of gradients. A batch cancelled before its step keeps them for the next one"

@@ -2,9 +2,9 @@
 
 A run that was stopped can be resumed as if it had never been stopped, if it is known exactly where it was: which batches the loader has given, what every generator would draw next, the gradients that wait for their step, what each callback has counted.
 
-A `Position` is all of that, in parts. Each part has its reader `of(learn)` and its writer `put(learn)` side by side, so that what is read and what is restored cannot drift apart. Weights and the optimizer's state are not part of it: in memory they are where they were, and a file adds them.
+A `Position` is all of that, in parts. `Counters`, `Bounds` and `HypersAndGrads` have a reader `of(learn)` and a writer `put(learn)` side by side; for the other parts, the table in the notebook says who puts them back. Weights and the optimizer's state are not part of it: in memory they are where they were, and a file adds them.
 
-- **When it is taken:** at each pause, by `Position.of`. `complete` adds what only a position that is used needs, such as the settings of the fit.
+- **When it is taken:** by `Position.of`, after training and after each epoch; between two batches only if something is to be done there, such as a stop or a checkpoint. `complete` adds what only a position that is used needs, such as the settings of the fit.
 - **What puts it back:** `Position.put`, in the fit that resumes.
 
 The notebook says when each part is taken; what a file holds besides is listed in `resume.saved_run`."""
@@ -160,7 +160,7 @@ def put_state(learn, values):
     learn.state.clear()
     learn.state.update(values)
 
-def _put_states(at, learn):
+def _put_state_and_callbacks(at, learn):
     "Put `learn.state` and the callbacks back to the position `at`; returns the names of missing callbacks"
     put_state(learn, at.state)
     gone,kept = put_callbacks(learn.cbs, at.callbacks)
@@ -216,11 +216,11 @@ def changed_settings(was, now, but=()):
     return res
 
 # %% ../../nbs/loop/03_position.ipynb #before_pass
-def _before_pass(learn, n):
+def _before_pass(learn):
     "The state of the training loader between two passes"
     train = learn.dls.train
     parts = learn.searches.parts(learn, train, anew=False) # `complete` adds what is new
-    return before_pass(train, n, learn.route.carry, parts)
+    return before_pass(train, learn.route.carry, parts)
 
 def _complete_loader(state, learn):
     "The loader's `state`, with what was found and counted since the last search"
@@ -320,7 +320,7 @@ class Position:
         draws:Draws|None=None, # The pass over the training loader; default: one that begins here
     ):
         "Read where `learn` is"
-        loader = _before_pass(learn, batch) if draws is None else draws.state(batch)
+        loader = _before_pass(learn) if draws is None else draws.state(batch)
         opt,seen,others,modules = HypersAndGrads.of(learn, next=='batch'),{},[],{}
         state = copied(learn.state, seen=seen, others=others) if learn.state else {}
         callbacks = callback_states(learn.cbs.items, seen, others, modules) # a plain list: it is read at each pause
@@ -357,7 +357,7 @@ class Position:
         learn.results = Row(**self.results)
         self.hypers_and_grads.put(learn)
         if self.attributes: learn.route.attributes.put(self.attributes)
-        gone = _put_states(self, learn)
+        gone = _put_state_and_callbacks(self, learn)
         scheduled = change_hypers(learn, self.hypers_and_grads.changed(learn) | overrides)
         told = {k:v for k,v in overrides.items() if by_fit and k not in scheduled} # `resume(lr=…)` says it itself
         _warn_of_changes(self, learn, overrides, told, gone, in_memory)

@@ -43,7 +43,7 @@ class Whereabouts(WayBack):
         super().__init__(learn)
         self.next_batch = 0 # index of the next batch
         self.outer_pass = None # during an inference inside of training: `draws` and `iter` of the training
-        self.resume_point = None # a `Position`, where nothing is half done; None while a training batch runs
+        self.resume_point = None # a `Position`, from the last pause, or from where an error has ended the fit
         self.unfinished = None # a `Stopped`, for a fit that ends early without an error
         self.cut_batch = False # whether a batch was running when the fit was ended
         self.not_noted = None # why the fit cannot be resumed, if its position could not be noted when it ended
@@ -66,6 +66,7 @@ class Whereabouts(WayBack):
         if draws is None or not draws.at_start: return None
         done = learn.train_iter-learn.epoch_start # batch `i` too, once `TrainEvalCallback` has counted it
         at = Position.of(learn, 'batch', i+1 if done>i else i, draws=draws, exact=False).complete(learn)
+        # pieces of the user's may leave half a batch outside of the scope `batch`, in which a cut is noted
         if done>i or not (self.cut_batch or own_pieces(learn)): return at
         return replace(at, hypers_and_grads=replace(at.hypers_and_grads, grads={})) # those of half a batch
 
@@ -76,8 +77,9 @@ class Whereabouts(WayBack):
             self.not_noted = f"The fit cannot be resumed: {failed!r} was {note_of_raiser(failed) or 'raised'}"
 
     def ends_early(self, e):
-        """Called in each scope that `e` ends, before its cleanup. If `e` ends the fit, note whether a batch was cut,
-        and the position, in the scope to resume in: before callbacks undo what they have set. A cancel notes nothing"""
+        """Called in each scope that `e` ends, from the inner to the outer, before its cleanup. Unless `e` is a cancel,
+        the fit is over: note whether a batch was cut; and in the scope in which the fit will be resumed, the position,
+        before callbacks undo what they have set"""
         if isinstance(e, CancelException) and not isinstance(e, StopForNow): return
         learn = self.learn
         self.cut_batch |= 'batch' in learn.scopes
@@ -147,7 +149,7 @@ class Pauses(Whereabouts):
         if self.requests and (due := self.due_requests(resumable)):
             if self.peers is None: self._carry_out(due)
             else: self._carry_out_with_help(due, partial(self.here, batch, announced) if moves else None)
-        if moves: self.resume_point = None
+        if moves: self.resume_point = None # not after a stop, which is an exception: the fit is resumed here
 
     def due_requests(self, resumable):
         "What can be done now, stops last; where the fit is not `resumable`, only stops, and only some of them"
@@ -196,7 +198,7 @@ def running(
             with suppress(CancelException): route.pause(before='end') # the fit is over
     except BaseException as e:
         if route.stopped is None: _leave_resumable(route, cbs)
-        if isinstance(e, KeyboardInterrupt) and not e.args: e.args = where_stopped(route),
+        if isinstance(e, KeyboardInterrupt) and not e.args: e.args = (where_stopped(route),)
         elif route.not_noted: e.add_note(route.not_noted)
         if isinstance(e, Exception): _carry_out_stops(route, e)
         raise
@@ -227,8 +229,9 @@ def where_stopped(route) -> str:
     if route.not_noted: return f"Stopped. {route.not_noted}"
     if route.stopped is None: return "Stopped before training. `fit` begins anew."
     at = route.stopped.position
+    how = "continues" if at.next!='validate' else "validates, and continues"
     exactly = "" if at.exact else ", but not exactly: a batch was cut"
-    return f"Stopped {at.where(route.learn.n_train)}. `learn.resume()` continues{exactly}."
+    return f"Stopped {at.where(route.learn.n_train)}. `learn.resume()` {how}{exactly}."
 
 def _carry_out_stops(route, e=None):
     "Carry out stops that still wait when the fit is over, such as SIGTERM; `e` is the error that has ended it"
@@ -246,8 +249,8 @@ def not_to_stop(e):
 
 # %% ../../nbs/loop/06_route.ipynb #ResumableRoute
 class ResumableRoute(Pauses):
-    """A route that pauses, stops and resumes. For one of your own, subclass it, take no further arguments, and give
-    every batch that is drawn: to skip one, cancel it"""
+    """A route that pauses, stops and resumes. To change it, `learn.route = Mine(learn)`, of a subclass. It gives every
+    batch that is drawn, because positions count them: to skip one, cancel it in a callback's `before_batch`"""
     def idxs(self, i): return self.draws and self.draws.idxs(i)
     def n_drawn(self, i):
         if not isinstance(idxs := self.idxs(i), list): return None
@@ -258,13 +261,13 @@ class ResumableRoute(Pauses):
     def epochs(self):
         learn = self.learn
         self.fit_start.runs = {k:cb.run for k,cb in by_name(learn.cbs).items()} # now that `before_fit` is over
-        first = self._resumed_epoch() if self.target else learn.start_epoch
+        first = self._go_to_epoch() if self.target else learn.start_epoch
         for epoch in takewhile(learn.has_epoch, count(first)):
             yield epoch
             self.pause(before='epoch')
 
-    def _resumed_epoch(self):
-        "The first epoch of a fit that resumes. A run that was stopped after an epoch arrives here"
+    def _go_to_epoch(self):
+        "Go to the first epoch of a fit that resumes; returns its number. A run that was stopped after an epoch arrives"
         learn,at = self.learn,self.target.position
         learn.train_iter = at.counters.epoch_start # where that epoch begins
         over = at.next in ('epoch','end')

@@ -106,8 +106,8 @@ def overrides_of(learn, stopped, lr, wd, by_fit):
     if not by_fit: return edited | by_hand | given
     def differs(k, v):
         if k not in was: return True
-        for_all = is_sequence(dict(lr=lr, wd=wd).get(k)) # one number says nothing of groups that a callback adds
-        n = len(v) if for_all else len(was[k])
+        per_group = is_sequence(dict(lr=lr, wd=wd).get(k)) # one number says nothing of groups that a callback adds
+        n = len(v) if per_group else len(was[k])
         return v[:n]!=with_added(learn.opt, k, was[k])[:n]
     return by_hand | {k:v for k,v in (edited | given).items() if differs(k, v)}
 
@@ -210,7 +210,7 @@ def _saved_by_callbacks(learn):
     parts = [vars(cb).get(k) for cb in learn.cbs for k in getattr(cb, '_stateattrs')]
     return {id(p) for o in parts if isinstance(o, nn.Module) for p in o.parameters()}
 
-def _warn_of_lost(learn, target):
+def _warn_of_remade(learn, target):
     "Warn of parameters and of an optimizer that have been made anew on the way"
     now,was = _trained(learn),target.trained
     kept = target.kept.keys() | _saved_by_callbacks(learn)
@@ -260,13 +260,16 @@ class WayBack(Route):
         self.fit_start = FitStart(counts_of(learn.dls.train, digests=True),
             stopped.position.loader.moved or [] if stopped else [],
             samples_of({'train': learn.dls.train, **learn.dls.valids}))
-        if stopped is None: self.lineage = Turn(new_run(), 'fit', 0),; return
+        if stopped is None:
+            self.lineage = (Turn(new_run(), 'fit', 0),)
+            return
         if (n := stopped.position.counters.train_iter)>self.lineage[-1].n_iter: self.turn('resume', n)
         stopped.check_loader(learn.dls.train)
         at = self._start_out(stopped, attributes)
-        self.target = Target(at, stopped.cbs, dict(overrides), snapshot_of_weights(learn), _trained(learn),
-            _kept(learn), stopped.in_memory, by_fit, cut_validation, _unnamed(learn.cbs) if stopped.in_memory else {},
-            noted_in(stopped), owners(attributes.roots))
+        self.target = Target(at, stopped.cbs, dict(overrides), snapshot_of_weights(learn), trained=_trained(learn),
+            kept=_kept(learn), in_memory=stopped.in_memory, by_fit=by_fit, cut_validation=cut_validation,
+            unnamed=_unnamed(learn.cbs) if stopped.in_memory else {}, noted=noted_in(stopped),
+            owners=owners(attributes.roots))
 
     def _start_out(self, stopped, attributes):
         "Restore what has to be there before callbacks set up; the position that the fit goes to"
@@ -312,7 +315,7 @@ class WayBack(Route):
         learn,target = self.learn,self.target
         target.snapshot.restore()
         _warn_of_new(learn, target.unnamed, target.kept)
-        _warn_of_lost(learn, target)
+        _warn_of_remade(learn, target)
         train,at,draws = learn.dls.train,target.position,self.draws
         if at.next!='batch': # in no pass over the loader, which would know its length
             learn.n_train = up_to(length(train), learn.batch_limit('train'))

@@ -281,12 +281,14 @@ def _found(learn, resume):
     "The file to resume from and what it holds, or None; and where it was looked for"
     if resume is not True and resume!='auto':
         file = _named_file(learn, resume)
-        return Checkpoints(file).newest() if file.is_dir() else (file,read_plain(file)),file
+        found = Checkpoints(file).newest() if file.is_dir() else (file,read_plain(file))
+        return found,file
     cb = next((o for o in learn.cbs if isinstance(o, Checkpoint)), None)
     if cb is None:
         raise ValueError(f"`resume={resume!r}` looks for the files of a `Checkpoint`, but the fit has none: "
             "add one to `cbs`, or name a file")
-    return newest_of_next_fit(learn, cb.files) if resume=='auto' else cb.files.newest(),cb.files.folder
+    found = newest_of_next_fit(learn, cb.files) if resume=='auto' else cb.files.newest()
+    return found,cb.files.folder
 
 def _warn_of_valid_workers(dls):
     kept = [k for k,o in dls.valids.items() if getattr(o, 'persistent_workers', False)]
