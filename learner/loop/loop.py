@@ -197,7 +197,8 @@ class LoopState(FitProgress):
         if self.mode is None: return ''
         res = f"in epoch {self.epoch}"
         if not self.dl_name: return res
-        res += f", batch {max(self.iter, 0)} of `{self.dl_name}`"
+        batch = f"batch {self.iter}" if self.iter>=0 else "before the first batch"
+        res += f", {batch} of `{self.dl_name}`"
         if isinstance(idxs := self.idxs, list) and idxs:
             res += f", samples {', '.join(map(str, idxs[:8]))}" + (f" and {len(idxs)-8} more" if len(idxs)>8 else '')
         return '\n'.join(filter(None, [res, advice(self, self.exc)]))
@@ -234,6 +235,7 @@ class Phases(LoopState):
                 most = left if most is None else min(left, most)
         self.stop_at = most if most is not None and (n is None or most<n) else None
         self.dl_name,self.dl,self.n_iter,self.training = name,dl,n if self.stop_at is None else most,training
+        self.iter = -1 # no batch has been drawn
 
     def batch_limit(self,
         phase:str, # `train` or `valid`

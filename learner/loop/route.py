@@ -312,7 +312,6 @@ class ResumableRoute(Pauses):
         parts = learn.searches.parts(learn, learn.dl) if fit else None
         deal = self.peers and self.peers.deal
         self.draws = Draws(learn.dl, resumable=fit, carry=fit and self.carry, parts=parts, deal=deal)
-        learn.iter = -1 # no batch of this phase has been drawn
         if fit: self.resume_point = None
         if not fit or target is None: return iter(self.draws),0,False
         at = target.position
