@@ -107,7 +107,7 @@ def test_schedules_in_training(n):
     scheds = dict(lr=combined_cos(.25, .01, .1, 0.), mom=combined_cos(.25, .95, .85, .95))
     assert per_batch(bytecodes, ours,
         cbs=[TrainEvalCallback, ParamScheduler({k:scheds[k] for k in list(scheds)[:n]})]) - per_batch(bytecodes,
-        ours) <= 700*n
+        ours) <= 530*n
 
 def validation_by_hand(n):
     m,bs = model().eval(),batches(n)

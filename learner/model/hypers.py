@@ -172,11 +172,14 @@ def set_hyper(
     v, # One value, or one per group, or a slice: see `per_group`
 ):
     "Set a hyper-parameter; `wd` where decay is spared stays 0"
-    places = _places_in(opt, name)
-    whose = group_numbers(opt.param_groups)
-    vals,shared = dict(zip(dict.fromkeys(whose), values_for(first_groups(opt), v, name))),{}
-    for k,g,place in zip(whose, opt.param_groups, places):
-        if not (name=='wd' and g.get('spared')): write_hyper(g, place, vals[k], shared)
+    groups,places,shared = opt.param_groups,_places_in(opt, name),{}
+    if type(v) is float: values = per_group(v, len(groups), name) # a schedule comes here in every batch
+    else:
+        whose = group_numbers(groups)
+        of_each = dict(zip(dict.fromkeys(whose), values_for(first_groups(opt), v, name)))
+        values = [of_each[k] for k in whose]
+    for g,place,value in zip(groups, places, values):
+        if not (name=='wd' and g.get('spared')): write_hyper(g, place, value, shared)
 
 # %% ../../nbs/model/02_hypers.ipynb #with_added
 def with_added(
