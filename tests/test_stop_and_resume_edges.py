@@ -344,35 +344,31 @@ def test_a_sampler_that_is_another_in_the_next_epoch_is_said(order, match, tmp_p
     assert len(said)==(match is not None) and all(match in str(o.message) for o in said)
 
 class HardExamples(Callback):
-    "Samples of a batch that was trained on weigh more from then on: in the sampler's own tensor, or in a new one"
+    "Samples of a batch that was trained on weigh more from `ev` on: in the sampler's own tensor, or in a new one"
     only_fit,run_valid = True,False
-    def __init__(self, in_place): self.in_place = in_place
-    def after_batch(self):
-        sampler = self.dls.train.batch_sampler.sampler
+    def __init__(self, ev, in_place): self.in_place = in_place; super().__init__(**{ev: HardExamples.weigh})
+    def weigh(self):
+        sampler = self.learn.dls.train.batch_sampler.sampler
         if not self.in_place: sampler.weights = sampler.weights.clone()
-        sampler.weights[self.idxs] += 10*self.loss.item()
-
-def by_weight(workers=0): return lambda: weighted_dl(Points(16), 4, torch.arange(1, 17), num_workers=workers)
-def weights_drawn_by(learn): return learn.dls.train.batch_sampler.sampler.weights.tolist()
+        sampler.weights[self.learn.idxs or [0]] += 10
 
 @pytest.mark.parametrize('n', range(1, 9))
-@pytest.mark.parametrize('in_place', [True, False])
-def test_weights_of_samples_that_change_in_each_batch_are_those_of_the_place(n, in_place, tmp_path, recwarn):
-    "The rest of the epoch is drawn from those of its beginning, and later epochs from those of the place"
-    def cbs(): return [HardExamples(in_place)]
-    batches,learn = whole(by_weight(), tmp_path, 3, cbs())
-    def ended(o, *parts):
-        return sum(parts, [])==batches and weights_drawn_by(o)==weights_drawn_by(learn) and weights(o)==weights(learn)
-    here = learner(by_weight(), tmp_path)
-    before = interrupted(here, 'before_draw', n, 3, cbs())
-    here.save_state('there')
-    there = learner(by_weight(), tmp_path, seed=2).load_state('there')
-    there.resume(cbs=[rest := Batches(), *cbs()])
-    assert ended(there, before, rest.seen)
-    with pytest.raises(KeyboardInterrupt): here.resume(cbs=[then := Batches(), CtrlC('before_draw', 2), *cbs()])
-    here.resume(cbs=[rest := Batches(), *cbs()])
-    assert ended(here, before, then.seen, rest.seen)
-    assert not [o.message for o in recwarn]
+@pytest.mark.parametrize('ev,in_place', [('after_batch', True), ('after_batch', False), ('before_draw', True)])
+def test_the_rest_of_an_epoch_is_drawn_from_the_weights_that_it_began_with(n, ev, in_place):
+    "A callback has changed them since; the changed ones are for the next epoch"
+    def train(): return weighted_dl(Points(16), 4, torch.arange(1, 17))
+    def cbs(): return [seen := Batches(), HardExamples(ev, in_place)],seen.seen
+    def chosen(o): return o.dls.train.batch_sampler.sampler.weights.tolist()
+    both,batches = cbs()
+    learn = learner(train).fit(3, cbs=both)
+    both,first = cbs()
+    stopped = learner(train)
+    with pytest.raises(KeyboardInterrupt): stopped.fit(3, cbs=[*both, CtrlC('after_pred', n)])
+    both,then = cbs()
+    with pytest.raises(KeyboardInterrupt): stopped.resume(cbs=[*both, CtrlC('after_pred', 2)])
+    both,rest = cbs()
+    stopped.resume(cbs=both)
+    assert first+then+rest==batches and chosen(stopped)==chosen(learn) and weights(stopped)==weights(learn)
 
 # Positions
 class Counts(Callback):

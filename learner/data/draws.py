@@ -14,7 +14,8 @@ from collections import deque
 from copy import copy
 from dataclasses import dataclass
 from typing import Any
-from torch.utils.data import DataLoader,IterableDataset
+import torch
+from torch.utils.data import DataLoader,IterableDataset,WeightedRandomSampler
 from ..core.tracebacks import warn
 from ..values.functions import of_library
 from ..values.copies import plain_types
@@ -30,6 +31,7 @@ class _RecordedSampler:
         self.sampler,self.latest = sampler,deque(maxlen=keep)
         self.n,self.skip = 0,0 # how many were drawn; how many are not passed on
         self.before_first = None # called before the first is drawn
+        self.drawn_from = None # a `WeightedRandomSampler`, and the weights that it has drawn its order from
 
     def __len__(self): return len(self.sampler)
     def __iter__(self):
@@ -40,10 +42,21 @@ class _RecordedSampler:
         return self._draw()
 
     def _draw(self):
-        if self.n==0 and self.before_first: self.before_first()
-        self.latest.append(next(self.it))
+        self.latest.append(next(self.it) if self.n else self._first())
         self.n += 1
         return self.latest[-1]
+
+    def _first(self):
+        "The first that is drawn. With it, a `WeightedRandomSampler` draws the whole order"
+        if self.before_first: self.before_first()
+        inner = getattr(self.sampler, 'sampler', self.sampler)
+        if type(inner) is not WeightedRandomSampler: return next(self.it)
+        if self.drawn_from is None or self.drawn_from[0] is not inner:
+            self.drawn_from = inner,torch.as_tensor(inner.weights).clone()
+            return next(self.it)
+        now,inner.weights = inner.weights,self.drawn_from[1] # a callback may have changed them since
+        try: return next(self.it)
+        finally: inner.weights = now
 
     def skip_first(self):
         "Draw what is to be skipped"
@@ -197,7 +210,7 @@ def _resume_in_process(draws, state):
 def _resume_workers(draws, state):
     "New workers start with the generators of the old ones, and skip the first indices"
     draws.observe(carry=True, states=state.workers)
-    draws.indices.skip = state.n # new workers ask for the indices at once
+    draws.indices.skip,draws.indices.drawn_from = state.n,state.drawn_from # new workers ask for the indices at once
     return iter(draws)
 
 def _resume_by_replay(draws, state): return _replay(iter(draws), state.n)
@@ -292,7 +305,8 @@ class Draws(_Pass):
             idxs=None if idxs is None else repr(idxs), workers=list(states) if states else None,
             exhausted=self.exhausted or getattr(getattr(self.iterator, '_dataset_fetcher', None), 'ended', False),
             old_workers=self.old_workers, description=describe(self.dl),
-            counts=dict(at_start=self.counts, now=counts_of(self.dl)))
+            counts=dict(at_start=self.counts, now=counts_of(self.dl)),
+            drawn_from=None if self.indices is None else self.indices.drawn_from)
 
     def restore(self,
         state:LoaderState, # Where a pass over such a loader was
@@ -314,14 +328,15 @@ class Draws(_Pass):
         "Iterate the batches that come after `state`. This moves generators: `restore` puts them back"
         self.at_start,self.old_workers,self.exhausted = state.at_start,state.old_workers,state.exhausted
         to_load = self.at_start if self.stateful is None else state.now # a `stateful` loader continues from its own
-        put_counts(self.dl, state.counts['at_start'], state.moved or ())
-        self.counts = counts_of(self.dl)
+        self.counts = state.counts['at_start']
+        put_counts(self.dl, self.counts, state.moved or ())
         set_random_state(to_load, self.dl, always=self.stateful) # after the counts: a loader may set them, too
         if self.indices is None and getattr(self.dl, 'persistent_workers', False): self.observe()
         if self.indices is not None: return self._resume_indexed(state)
         return _resume_unknown(self, state, in_memory) if self.stateful is None else _resume_stateful(self, state)
 
     def _resume_indexed(self, state):
+        self.indices.drawn_from = state.drawn_from
         if self.old_workers: # new ones take a seed, which must not move the generators that draw the order
             self.indices.before_first = lambda: set_random_state(self.at_start, self.dl)
         if _workers_persist(self, state): _warn_of_new_workers()

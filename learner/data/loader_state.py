@@ -20,10 +20,10 @@ from torch.utils.data import DataLoader
 from ..core.checks import listed,signature
 from ..core.tracebacks import warn
 from ..values.functions import of_library
-from ..values.copies import copied,plain_types
+from ..values.copies import plain_types
 from ..values.caches import Cached
-from ..values.digests import digest,most_bytes,moved_results
-from .generators import is_stateful,same_state
+from ..values.digests import digest,moved_results
+from .generators import is_stateful
 from .loaders import length,twin
 from .search import search
 
@@ -41,6 +41,7 @@ class LoaderState:
     description:dict|None # Sizes of the loader and settings of its samplers; None between passes until it is used
     counts:dict # `counts_of` the loader: `at_start` of the pass, and `now`, after `n` batches; with `digests` if used
     moved:list|None=None # Names of the counts that have moved since the fit began; None until the state is used
+    drawn_from:tuple|None=None # A `WeightedRandomSampler`, and the weights of the order; in memory only
 
 # %% ../../nbs/data/05_loader_state.ipynb #counts_of
 def _parts(dl):
@@ -60,13 +61,6 @@ def _attrs(o):
     if not isinstance(o, DataLoader): return vars(o)
     return {n:v for n,v in vars(o).items() if n[0]!='_'} # what torch's loader notes for itself is no count
 
-_arrays = torch.Tensor,np.ndarray
-def _is_sampler_array(name, v):
-    "Whether `v` is an array in a sampler, and small enough to be copied at each pause"
-    if not isinstance(v, _arrays) or not name.startswith(('sampler.','batch_sampler.')): return False
-    dense = isinstance(v, np.ndarray) or (v.layout is torch.strided and not v.is_meta and not v.is_quantized)
-    return dense and v.nbytes<=most_bytes
-
 def _is_cache(cls): return issubclass(cls, Cached)
 
 def _counts_in_caches(counters, find):
@@ -79,24 +73,16 @@ def counts_of(
     digests:bool=False, # Digests of values that are not kept, too
     find=search, # Searches for functions with a cache, as `search` does
 ) -> dict:
-    """Attributes of a loader, its samplers and its dataset that are numbers and such, by name; those of its
-    `collate_fn`; and copies of arrays in samplers"""
+    "Attributes of a loader, its samplers and its dataset, by name; and numbers and such of its `collate_fn`"
     if not (counters := _counters(dl)): return {}
     attrs = {f'{k}.{n}':v for k,o in counters.items() for n,v in _attrs(o).items()}
     known = {*map(id, counters.values())} # they hold one another
     plain = {k:v for k,v in attrs.items() if type(v) in plain_types}
-    if not digests: return plain | {k:copied(v) for k,v in attrs.items() if _is_sampler_array(k, v)}
+    if not digests: return plain
     counters.pop('collate_fn', None) # it may hold a tokenizer
     res = {k:digest(v) for k,v in attrs.items() if k in plain or (id(v) not in known and k.split('.')[0] in counters)}
     classes = {f'type({k})':digest(type(o)) for k,o in counters.items() if not of_library(type(o))}
     return res | classes | _counts_in_caches(counters, find)
-
-def _filled(old, new):
-    "`old`, which others may hold, with the values of the array `new`; or a copy where they do not fit"
-    if type(old) is not type(new) or old.shape!=new.shape or old.dtype!=new.dtype: return copied(new)
-    if isinstance(old, torch.Tensor): old.detach().copy_(new)
-    else: old[...] = new
-    return old
 
 def put_counts(
     dl, # Any iterable of batches
@@ -107,9 +93,7 @@ def put_counts(
     counters = _counters(dl)
     for k in moved:
         owner,_,n = k.partition('.')
-        if k not in counts or owner not in counters: continue
-        attrs,v = vars(counters[owner]),counts[k]
-        attrs[n] = _filled(attrs.get(n), v) if isinstance(v, _arrays) else v
+        if k in counts and owner in counters: vars(counters[owner])[n] = counts[k]
 
 @contextmanager
 def keep_counts(
@@ -126,14 +110,8 @@ def keep_counts(
 
 def moved_counts(was, now):
     "Names of what has moved, or is new, between two `counts_of`"
-    return [k for k,v in now.items() if k not in was or not same_state(was[k], v)]
-
-def counts_to_keep(
-    counts:dict, # As `counts_of` has given them
-    moved, # Names of those that have moved
-):
-    "`counts` without arrays that have not moved, which can be large"
-    return {k:v for k,v in counts.items() if k in moved or not isinstance(v, _arrays)}
+    def same(k, v): return k in was and was[k]==v and type(was[k]) is type(v)
+    return [k for k,v in now.items() if not same(k, v)]
 
 # %% ../../nbs/data/05_loader_state.ipynb #EpochNumbers
 def _takes_number(f):
@@ -229,7 +207,7 @@ def warn_of_counts(
 ):
     "Warn of what has moved in a run, and could not be put back"
     now = counts_of(dl, digests=True)
-    was = state.counts.get('digests', {}) | {k:digest(v) for k,v in state.counts['now'].items()}
+    was = state.counts.get('digests', {}) | state.counts['now']
     described = describe(dl)
     # by `warn_of_changes`
     named = [k for k,v in state.description.items() if described.get(k)!=v] if state.n==0 else ()

@@ -184,23 +184,18 @@ def test_a_generator_that_is_not_there_yet_is_named(tmp_path):
 
 class Weigh(Callback):
     def after_epoch(self): self.learn.dls.train.sampler.weights[:21] += 1
-def weighted(): return DataLoader(Samples(), 8, sampler=WeightedRandomSampler(torch.ones(42), 42))
-@pytest.mark.parametrize('stop', [('after_pred', 11), ('before_epoch', 3)], ids=['in an epoch','between epochs'])
-def test_weights_of_a_sampler_that_a_callback_changes(how, stop, tmp_path):
-    check(tmp_path, partial(made, train=weighted), how, lambda: [Weigh()], stop=stop)
-
-@pytest.mark.parametrize('before,after,match', [
-    (dict(sampler=WeightedRandomSampler(torch.ones(42), 42)), dict(sampler=WeightedRandomSampler(torch.rand(42), 42)),
-        r'`sampler.weights` was \(42,\) #\w+, and is'),
-    (dict(shuffle=True), dict(), '`sampler` was RandomSampler, and is SequentialSampler'),
-    (dict(sampler=RandomSampler(range(42))), dict(sampler=RandomSampler(range(42), replacement=True)),
+@pytest.mark.parametrize('before,after,cbs,match', [
+    (dict(sampler=WeightedRandomSampler(torch.ones(42), 42)), dict(sampler=WeightedRandomSampler(torch.ones(42), 42)),
+        [Weigh()], r'`sampler.weights` was \(42,\) #\w+, and is'),
+    (dict(shuffle=True), dict(), [], '`sampler` was RandomSampler, and is SequentialSampler'),
+    (dict(sampler=RandomSampler(range(42))), dict(sampler=RandomSampler(range(42), replacement=True)), [],
         '`sampler.replacement` was False, and is True')], ids=['weights','order','replacement'])
-def test_a_loader_that_is_another_at_the_end_of_an_epoch(before, after, match, tmp_path):
+def test_a_loader_that_is_another_at_the_end_of_an_epoch(before, after, cbs, match, tmp_path):
     with pytest.raises(InterruptedError):
         made(tmp_path, train=lambda: DataLoader(Samples(), 8, **before)).fit(3,
-            cbs=[Checkpoint(on_exc=False), Raise('after_pred', InterruptedError, 11)])
+            cbs=[*cbs, Checkpoint(on_exc=False), Raise('after_pred', InterruptedError, 11)])
     with pytest.warns(UserWarning, match=match):
-        made(tmp_path, train=lambda: DataLoader(Samples(), 8, **after)).fit(3, cbs=Checkpoint(), resume=True)
+        made(tmp_path, train=lambda: DataLoader(Samples(), 8, **after)).fit(3, cbs=[*cbs, Checkpoint()], resume=True)
 
 # Handlers that run again when a run is resumed
 class Shrinks(Callback):
