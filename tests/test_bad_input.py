@@ -249,12 +249,6 @@ def test_an_error_of_a_metric_names_the_recorder():
     assert e.value.__notes__==['raised by `Recorder.after_batch`',
         'in epoch 0, batch 0 of `valid`, samples 0, 1, 2, 3, 4, 5, 6, 7 and 8 more']
 
-@pytest.mark.parametrize('ev,epoch,where', [('before_train', 1, 'before the first batch of `train`'),
-    ('before_validate', 1, 'before the first batch of `valid`'), ('after_train', 2, 'batch 9 of `train`')])
-def test_an_error_between_batches_names_the_phase_and_no_batch_of_another(ev, epoch, where):
-    with pytest.raises(ZeroDivisionError) as e: synth_learner(cbs=Raise(ev, ZeroDivisionError, epoch+1)).fit(3)
-    assert f'in epoch {epoch}, {where}' in '\n'.join(e.value.__notes__)
-
 # Putting a learner together
 dls,model = synth_dls(2, 1),RegModel()
 

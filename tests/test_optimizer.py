@@ -571,3 +571,7 @@ def test_numbers_stay_where_torch_reads_them():
     opt.state[p] = dict(step=torch.tensor(1.), mu_product=torch.tensor(.9), exp_avg=torch.ones(2))
     go_with_params(opt)
     assert [v.device.type for v in opt.state[p].values()]==['cpu','cpu','meta']
+
+@pytest.mark.parametrize('v', [.1, 1, [.1]], ids=str)
+def test_what_is_no_optimizer_is_named_where_a_value_is_set(v):
+    with pytest.raises(TypeError, match='but got None.*`learn.create_opt'): set_hyper(None, 'lr', v)

@@ -1,10 +1,11 @@
 """Stopping and resuming where it is easy to get it wrong: what loaders and workers were in the middle of, what a
 position holds, files that are not what they were"""
 import os,random,shutil,signal,warnings
+from pathlib import Path
 import numpy as np
 import pytest,torch
 from torch import nn
-from torch.utils.data import DataLoader,Dataset,IterableDataset,Sampler,get_worker_info
+from torch.utils.data import DataLoader,Dataset,IterableDataset,Sampler,WeightedRandomSampler,get_worker_info
 from learner.all import *
 from signals import python_handler # noqa: F401
 
@@ -369,6 +370,37 @@ def test_the_rest_of_an_epoch_is_drawn_from_the_weights_that_it_began_with(n, ev
     both,rest = cbs()
     stopped.resume(cbs=both)
     assert first+then+rest==batches and chosen(stopped)==chosen(learn) and weights(stopped)==weights(learn)
+
+def test_samples_that_are_removed_while_a_run_is_stopped_are_not_drawn():
+    points = Points(16)
+    learn = learner(lambda: weighted_dl(points, 4, torch.ones(16)))
+    interrupted(learn, 'after_pred', 2)
+    points.n = 8
+    learn.dls.train.batch_sampler.sampler.weights = torch.ones(8)
+    loaded.clear()
+    with pytest.warns(UserWarning, match='gives other batches'): learn.resume(cbs=[])
+    assert loaded and max(loaded)<8
+
+class Raising(Sampler):
+    "A batch sampler that raises weights when a pass begins"
+    def __init__(self, sampler): self.sampler = sampler
+    def __len__(self): return 4
+    def __iter__(self):
+        self.sampler.weights[:8] += 30
+        idxs = [*self.sampler]
+        for i in range(0, 16, 4): yield idxs[i:i+4]
+
+def test_weights_that_a_pass_begins_with_stay_those():
+    def train():
+        return DataLoader(Points(16), batch_sampler=Raising(WeightedRandomSampler(torch.arange(1.,17), 16)))
+    batches,learn = whole(train, Path('.'))
+    stopped = learner(train)
+    first = interrupted(stopped, 'after_pred', 1)
+    for _ in range(2):
+        with pytest.raises(KeyboardInterrupt): stopped.resume(cbs=[then := Batches(), CtrlC('after_pred', 1)])
+        first += then.seen
+    stopped.resume(cbs=[rest := Batches()])
+    assert first+rest.seen==batches and weights(stopped)==weights(learn)
 
 # Positions
 class Counts(Callback):

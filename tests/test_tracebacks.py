@@ -112,8 +112,8 @@ resumes = "`learn.resume()` continues."
         ('before_train', 1, f"Stopped in epoch 0, before the first batch. {resumes}"),
     ('after_step', 2, f"Stopped in epoch 0, after batch 2 of 3. {resumes}"),
     ('after_step', 5, f"Stopped in epoch 1, after batch 2 of 3. {resumes}"),
-    ('before_validate', 1, "Stopped in epoch 0, after its training. `learn.resume()` validates, and continues."),
-    ('after_epoch', 1, "Stopped in epoch 0, after its training. `learn.resume()` validates, and continues."),
+    ('before_validate', 1, f"Stopped in epoch 0, after its training. {resumes}"),
+    ('after_epoch', 1, f"Stopped in epoch 0, after its training. {resumes}"),
     ('cleanup_validate', 1, f"Stopped after epoch 0. {resumes}"),
     ('cleanup_fit', 1, f"Stopped after the last epoch. {resumes}")])
 def test_a_stop_says_where_and_what_continues(ev, n, said):

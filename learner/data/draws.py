@@ -51,10 +51,12 @@ class _RecordedSampler:
         if self.before_first: self.before_first()
         inner = getattr(self.sampler, 'sampler', self.sampler)
         if type(inner) is not WeightedRandomSampler: return next(self.it)
-        if self.drawn_from is None or self.drawn_from[0] is not inner:
-            self.drawn_from = inner,torch.as_tensor(inner.weights).clone()
+        weights = torch.as_tensor(inner.weights)
+        of,then = self.drawn_from or (None,())
+        if of is not inner or len(then)!=len(weights): # it is the first time, or there are other samples
+            self.drawn_from = inner,weights.clone()
             return next(self.it)
-        now,inner.weights = inner.weights,self.drawn_from[1] # a callback may have changed them since
+        now,inner.weights = inner.weights,then.clone() # a callback may have changed them since
         try: return next(self.it)
         finally: inner.weights = now
 

@@ -197,8 +197,7 @@ class LoopState(FitProgress):
         if self.mode is None: return ''
         res = f"in epoch {self.epoch}"
         if not self.dl_name: return res
-        batch = f"batch {self.iter}" if self.iter>=0 else "before the first batch"
-        res += f", {batch} of `{self.dl_name}`"
+        res += f", batch {max(self.iter, 0)} of `{self.dl_name}`"
         if isinstance(idxs := self.idxs, list) and idxs:
             res += f", samples {', '.join(map(str, idxs[:8]))}" + (f" and {len(idxs)-8} more" if len(idxs)>8 else '')
         return '\n'.join(filter(None, [res, advice(self, self.exc)]))
@@ -235,7 +234,6 @@ class Phases(LoopState):
                 most = left if most is None else min(left, most)
         self.stop_at = most if most is not None and (n is None or most<n) else None
         self.dl_name,self.dl,self.n_iter,self.training = name,dl,n if self.stop_at is None else most,training
-        self.iter = -1 # no batch has been drawn
 
     def batch_limit(self,
         phase:str, # `train` or `valid`
@@ -391,7 +389,7 @@ class Loop(Phases):
         if self.handlers['after_pred']: self('after_pred')
         self.loss_grad = self.loss = (self.loss_func(self.pred, *self.yb)
             if usual and self.yb and self.loss_func is not None else find_loss(self))
-        if self.handlers['after_loss'] or self.handlers['before_backward']: fire_after_loss(self) # both change it
+        if self.handlers['after_loss'] or self.handlers['before_backward']: fire_after_loss(self) # they may change it
 
     def _do_grad_opt(self):
         "Backward pass, step, and zeroing of gradients. A batch cancelled before its step keeps them for the next one"

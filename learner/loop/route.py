@@ -229,9 +229,8 @@ def where_stopped(route) -> str:
     if route.not_noted: return f"Stopped. {route.not_noted}"
     if route.stopped is None: return "Stopped before training. `fit` begins anew."
     at = route.stopped.position
-    how = "continues" if at.next!='validate' else "validates, and continues"
     exactly = "" if at.exact else ", but not exactly: a batch was cut"
-    return f"Stopped {at.where(route.learn.n_train)}. `learn.resume()` {how}{exactly}."
+    return f"Stopped {at.where(route.learn.n_train)}. `learn.resume()` continues{exactly}."
 
 def _carry_out_stops(route, e=None):
     "Carry out stops that still wait when the fit is over, such as SIGTERM; `e` is the error that has ended it"
@@ -312,6 +311,7 @@ class ResumableRoute(Pauses):
         parts = learn.searches.parts(learn, learn.dl) if fit else None
         deal = self.peers and self.peers.deal
         self.draws = Draws(learn.dl, resumable=fit, carry=fit and self.carry, parts=parts, deal=deal)
+        learn.iter = -1 # no batch of this phase has been drawn
         if fit: self.resume_point = None
         if not fit or target is None: return iter(self.draws),0,False
         at = target.position

@@ -172,7 +172,8 @@ def set_hyper(
     v, # One value, or one per group, or a slice: see `per_group`
 ):
     "Set a hyper-parameter; `wd` where decay is spared stays 0"
-    groups,places,shared = opt.param_groups,_places_in(opt, name),{}
+    places = _places_in(opt, name)
+    groups,shared = opt.param_groups,{}
     if type(v) is float: values = per_group(v, len(groups), name) # a schedule comes here in every batch
     else:
         whose = group_numbers(groups)
