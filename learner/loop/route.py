@@ -248,8 +248,9 @@ def not_to_stop(e):
 
 # %% ../../nbs/loop/06_route.ipynb #ResumableRoute
 class ResumableRoute(Pauses):
-    """A route that pauses, stops and resumes. To change it, `learn.route = Mine(learn)`, of a subclass. It gives every
-    batch that is drawn, because positions count them: to skip one, cancel it in a callback's `before_batch`"""
+    """A route that pauses, stops and resumes. To change it, `learn.route = Mine(learn)`, of a subclass with the same
+    `__init__`. It gives every batch that is drawn, because positions count them: to skip one, cancel it in a callback's
+    `before_batch`"""
     def idxs(self, i): return self.draws and self.draws.idxs(i)
     def n_drawn(self, i):
         if not isinstance(idxs := self.idxs(i), list): return None
