@@ -156,7 +156,7 @@ def test_accumulation_is_the_big_batch(bs, n_acc, length, loss):
     sizes = ends(bs, n_acc)
     big = mk(data=list(zip(X.split(sizes), Y.split(sizes))), loss_func=crit()).fit(2)
     assert (learn.opt_step==big.opt_step==2*len(sizes)
-        and gap(weights(learn.model), weights(big.model))<(2e-6 if loss=='mean' else 2e-5)
+        and gap(weights(learn.model), weights(big.model))<(2e-6 if loss=='mean' else 1e-4) # weights that reach 10
         and not any(p.grad is not None for p in learn.model.parameters()))
 
 def test_accumulation_counts_tokens():
