@@ -1167,7 +1167,7 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
                       '- `bounds`: Where the fit begins and ends\n'
                       '- `hypers_and_grads`: Of the moment: gradients are those that wait for a step\n'
                       '- `loader`: Which batches come next; its `now` has the states of all generators of the run\n'
-                      '- `results`: Results of the last validation\n'
+                      '- `results`: Of the last validation\n'
                       "- `state`: The user's `learn.state`\n"
                       '- `callbacks`: States of callbacks, by name\n'
                       '- `settings`: What the fit is made of; None until the position is used, or if a fork changes '

@@ -117,7 +117,7 @@ def validation_by_hand(n):
             for xb,yb in bs:
                 pred = m(xb)
                 total += loss_func(pred, yb)*len(yb)
-                right += accuracy(pred, yb)*len(yb)
+                right += (pred.argmax(-1)==yb).float().mean()*len(yb)
                 count += len(yb)
     return run
 
@@ -128,10 +128,10 @@ def validation(n):
 @only_311
 def test_validation_bytecodes():
     "What a loss and a metric average over is not looked up anew for each batch, nor settings by slow misses"
-    assert per_batch(bytecodes, validation) - per_batch(bytecodes, validation_by_hand) <= 470
+    assert per_batch(bytecodes, validation) - per_batch(bytecodes, validation_by_hand) <= 1040
 
 def test_validation_operators():
-    assert per_batch(operators, validation) - per_batch(operators, validation_by_hand) <= 14
+    assert per_batch(operators, validation) - per_batch(operators, validation_by_hand) <= 8
 
 # Epochs
 def epochs_by_hand(n, valid=False):
@@ -147,7 +147,7 @@ def epochs_by_hand(n, valid=False):
             if not valid: continue
             m.eval()
             with torch.no_grad():
-                for xb,yb in bs: pred = m(xb); loss_func(pred, yb)*len(yb),accuracy(pred, yb)*len(yb)
+                for xb,yb in bs: pred = m(xb); loss_func(pred, yb)*len(yb),(pred.argmax(-1)==yb).float().mean()*len(yb)
     return run
 
 def epochs(n, valid=False):
@@ -158,7 +158,7 @@ def epochs(n, valid=False):
     return lambda: learn.fit(n)
 
 @only_311
-@pytest.mark.parametrize('valid,most', [(False, 3500), (True, 12_400)], ids=['lean','recorded'])
+@pytest.mark.parametrize('valid,most', [(False, 3150), (True, 11_500)], ids=['lean','recorded'])
 def test_epoch_bytecodes(valid, most):
     "Nothing is searched again, copied or read that is as it was; a batch of each phase is part of this"
     assert per_batch(bytecodes, epochs, valid=valid) - per_batch(bytecodes, epochs_by_hand, valid=valid) <= most

@@ -76,10 +76,11 @@ class Attendance:
         """The handlers of a `before_…`, to be called one by one: with its turn, a callback begins the innermost scope.
         After an error the others have not begun it, and their cleanup is left out"""
         depth = len(self.loop.scopes)-1
-        waiting = self.not_begun[depth] = {id(owner_of(h)) for h in hs}
-        for h in hs:
-            waiting.discard(id(owner_of(h)))
-            if id(owner_of(h)) not in self.gone: yield h
+        ids = [id(owner_of(h)) for h in hs]
+        waiting = self.not_begun[depth] = {*ids}
+        for i,h in zip(ids, hs):
+            waiting.discard(i)
+            if i not in self.gone: yield h
         if not waiting: del self.not_begun[depth]
 
     def came(self, cb):

@@ -350,14 +350,13 @@ def checked(
     checks = {k:(_types_of(p, rules[k]), rules[k], optional(p)) for k,p in sig.parameters.items()}
     checks = {k:o for k,o in checks.items() if o[0] or o[1] not in (None, ...)}
     texts = [k for k,p in sig.parameters.items() if str in (p.annotation, *getattr(p.annotation, '__args__', ()))]
+    positional = [k for k,p in sig.parameters.items() if p.kind is p.POSITIONAL_OR_KEYWORD]
     def meant(v, given): # by a text in the place of another argument
         k = next((k for k in texts if k not in given), None)
         return f". Did you mean `{k}={v!r}`?" if k and isinstance(v, str) and v.isidentifier() else ""
     @wraps(f)
     def check(*args, **kwargs):
-        try: given = sig.bind_partial(*args, **kwargs).arguments
-        except TypeError: return # the call says what is wrong
-        given = given | given.get('kwargs', {})
+        given = dict(zip(positional, args)) | kwargs # of too many, the call says so
         for k,(types,rule,may_be_none) in checks.items():
             if k not in given or (given[k] is None and may_be_none): continue
             try: _check(k, given[k], types, rule)

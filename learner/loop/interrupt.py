@@ -38,10 +38,10 @@ def uninterrupted(
         if os.getpid()!=pid: return
         came.append(signum)
         if len(came)==2 and not always: tell()
-    signal.signal(signal.SIGINT, hold)
+    _signal.signal(signal.SIGINT, hold)
     try: yield
     finally:
-        signal.signal(signal.SIGINT, old)
+        _signal.signal(signal.SIGINT, old)
         tell()
 
 @cache

@@ -195,6 +195,6 @@ class Learner(ShowMixin):
     def device(self, v): self.dls.device = v
 
     def batch_limit(self, phase):
-        limit = super().batch_limit(phase)
-        if self.mode in ('predict','lr_find'): return limit
-        return min([o for o in (limit, env_limit()) if o is not None], default=None)
+        limit,most = super().batch_limit(phase),env_limit()
+        if most is None or self.mode in ('predict','lr_find'): return limit
+        return most if limit is None else min(limit, most)

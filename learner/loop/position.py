@@ -287,7 +287,7 @@ class Position:
     bounds:Bounds            # Where the fit begins and ends
     hypers_and_grads:HypersAndGrads # Of the moment: gradients are those that wait for a step
     loader:LoaderState       # Which batches come next; its `now` has the states of all generators of the run
-    results:dict             # Results of the last validation
+    results:Row              # Of the last validation
     state:dict               # The user's `learn.state`
     callbacks:dict           # States of callbacks, by name
     settings:dict|None=None  # What the fit is made of; None until the position is used, or if a fork changes them
@@ -324,7 +324,7 @@ class Position:
         state = copied(learn.state, seen=seen, others=others) if learn.state else {}
         callbacks = callback_states(learn.cbs.items, seen, others, modules) # a plain list: it is read at each pause
         return cls(next, batch, announced, exact, Counters.of(learn), Bounds.of(learn), opt, loader,
-            dict(learn.results), state, callbacks, modules=modules,
+            learn.results, state, callbacks, modules=modules,
             others=tuple([(o, digest(o)) for o in others]) if others else ())
 
     def complete(self, learn): # The learner whose position it is
@@ -342,7 +342,7 @@ class Position:
         "Let `learn` say how far the run is, before it resumes"
         self.counters.put(learn)
         self.bounds.put(learn)
-        learn.iter,learn.results = self.batch-1,Row(**self.results)
+        learn.iter,learn.results = self.batch-1,self.results
 
     def put(self,
         learn, # In a fit, at the place where the position was read
@@ -353,7 +353,7 @@ class Position:
     ):
         "Restore everything but weights and the optimizer's state"
         self.counters.put(learn)
-        learn.results = Row(**self.results)
+        learn.results = self.results
         self.hypers_and_grads.put(learn)
         if self.attributes: learn.route.attributes.put(self.attributes)
         gone = _put_state_and_callbacks(self, learn)

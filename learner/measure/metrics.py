@@ -327,7 +327,8 @@ class AvgMetric(Metric):
         for bundle in self._bundles:
             for v,n in _weighted(bundle):
                 if n: total,count = total+v,count+n # the average of nothing, NaN, does not count
-        if isinstance(self._bundles[0][0], torch.Tensor): total = _on_cpu(total, dtype=torch.float64)
+        if isinstance(self._bundles[0][0], torch.Tensor):
+            total = torch.scalar_tensor(total, dtype=torch.float64, device='cpu')
         self._total,self._count,self._bundles = total,count,()
 
     @property

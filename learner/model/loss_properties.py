@@ -187,10 +187,11 @@ def items_by(
     kind = kind_of(loss_func)
     if kind is None or has_mixed_means(loss_func): return _unknown
     if kind=='sequence': return _n_sequences
-    if kind=='sample' or reduction_of(loss_func)=='batchmean': return _of_first(len)
+    reduction = reduction_of(loss_func)
+    if kind=='sample' or reduction=='batchmean': return _of_first(len)
     if kind=='element': return _of_first(torch.numel)
     axis = loss_func.axis if isinstance(loss_func, BaseLoss) else 1
-    weighted = reduction_of(loss_func)!='none' # else a callback averages, as a rule without the weights
+    weighted = reduction!='none' # else a callback averages, as a rule without the weights
     weight = _setting(loss_func, 'weight') if weighted else None
     return _of_first(_of_classes(weight, ignore_index_of(loss_func), axis), only=True)
 
@@ -257,12 +258,13 @@ def n_items(
 
 def items_in_phase():
     "`n_items` for the batches of one phase: what the loss says is looked up with the first of them"
-    items = ignore_index = None
+    items = None
     def _f(learn):
-        nonlocal items,ignore_index
-        if items is None: items,ignore_index = items_by(loss_of(learn)),ignore_index_of(loss_of(learn))
+        nonlocal items
+        if items is None: items = items_by(loss_of(learn))
         n = items(*learn.yb)
-        if n is None and (targ := _class_targets(learn.yb)) is not None: n = count_kept(targ, ignore_index)
+        if n is None and (targ := _class_targets(learn.yb)) is not None:
+            n = count_kept(targ, ignore_index_of(loss_of(learn)))
         return n_samples(learn) if n is None else n
     return _f
 

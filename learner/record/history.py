@@ -33,8 +33,8 @@ class Row(tuple):
         return self
     def __getitem__(self, k):
         if not isinstance(k, str): return super().__getitem__(k)
-        if k not in self.names: raise KeyError(f"No `{k}` here, but {listed(self.names)}.{nearest(k, self.names)}")
-        return super().__getitem__(self.names.index(k))
+        try: return super().__getitem__(self.names.index(k))
+        except ValueError: raise KeyError(f"No `{k}` here, but {listed(self.names)}.{nearest(k, self.names)}") from None
     def __getattr__(self, k):
         if k in vars(self).get('names', ()): return self[k]
         near = f" {own_column}" if hasattr(list, k) else nearest(k, vars(self).get('names', ()))

@@ -16,7 +16,7 @@ from operator import attrgetter,is_
 from types import FunctionType
 from torch import nn
 from ..values.functions import empty_cell,globals_in,is_own,module_internals,of_library
-from ..data.search import Search,hook_dicts,slots_of,stored
+from ..data.search import Search,hook_dicts,slots_of,stored,without_checks
 
 # %% ../../nbs/restore/02_contents.ipynb #Contents
 def same_objects(a, b) -> bool:
@@ -56,8 +56,9 @@ class Contents:
     def read(self):
         "How much the containers hold, and all that is held"
         sizes,held = [*map(len, self.counted)],[*map(dict.get, self.owners, self.names)]
-        for get in _bound: held += map(get, self.functions)
-        held += map(_content, filter(empty_cell.__ne__, self.cells))
+        if self.functions:
+            for get in _bound: held += map(get, self.functions)
+            held += map(_content, filter(empty_cell.__ne__, self.cells))
         for (size,read),objects in self.groups.items():
             sizes += map(size, objects)
             held += chain.from_iterable(map(read, objects))
@@ -77,6 +78,7 @@ _entries = {dict: dict.values, **{k:k.__iter__ for k in (list,tuple,deque,set)}}
 def _watch(contents, o):
     "Add what `o` holds, if it is searched, besides its entries"
     if isinstance(o, FunctionType):
+        o = without_checks(o)
         names = globals_in(o.__code__) if is_own(o) else ()
         if names or o.__defaults__ or o.__kwdefaults__ or o.__closure__: contents.add_function(o, names)
     elif isinstance(o, nn.Module) and 'training' in vars(o):

@@ -134,6 +134,7 @@ class Searches:
         if not self.remembers: return all_parts(learn, *loaders)
         key = tuple(map(id, loaders))
         if not anew and key in self.last: return self.last[key]
-        of_loaders = self._found(key, places_of(*loaders), has_state)
+        places = places_of(*loaders)
+        of_loaders = self._found(key, places, has_state) if places else {}
         self.last[key] = _joined(of_loaders, self._found('run', self._places(learn), is_generator))
         return self.last[key]

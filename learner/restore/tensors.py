@@ -16,7 +16,7 @@ __all__ = []
 import numpy as np
 import torch
 from torch.nn.parameter import is_lazy
-from ..values.tensors import bits_of,is_wrapper,overlaps,parts_of,sparse,usual_tensors
+from ..values.tensors import bits_of,is_simple,is_wrapper,overlaps,parts_of,sparse,usual_tensors
 
 # %% ../../nbs/restore/01_tensors.ipynb #tensors
 def is_array(o):
@@ -71,15 +71,16 @@ class HeldTensor:
     def __init__(self, t):
         self.t,self.version = t,version_of(t)
         self.old = t.copy() if isinstance(t, np.ndarray) else t.detach().clone()
-        self.was = _values_of(self.old)
 
     @property
     def moved(self):
         "Whether the values have changed, as far as the CPU knows: others are written without waiting for the device"
-        t = self.t
-        if self.was is None or (now := _values_of(t)) is None: return version_of(t)!=self.version
+        t,old = self.t,self.old
+        if is_simple(t) and t.is_cpu: return not _same(t, old) # as most are
+        now,was = _values_of(t),_values_of(old)
+        if now is None or was is None: return version_of(t)!=self.version
         if not (isinstance(t, np.ndarray) or t.is_cpu or overlaps(t)): return True
-        return not all(map(_same, now, self.was))
+        return not all(map(_same, now, was))
 
     def restore(self):
         if self.moved: put_values(self.t, self.old)

@@ -42,8 +42,9 @@ def copied(
     if type(o) in plain_types: return o
     seen = {} if seen is None else seen
     if id(o) in seen: return seen[id(o)][1]
-    if type(o) is list and {*map(type, o)}<=plain_types: # a history can be long
-        seen[id(o)] = o,(res := o[:])
+    values = o if type(o) is list else o.values() if type(o) is dict else None
+    if values is not None and {*map(type, values)}<=plain_types: # a history can be long
+        seen[id(o)] = o,(res := o.copy())
         return res
     def f(v): return copied(v, tensors, seen, others)
     if isinstance(o, tuple): res = tuple(map(f, o)) if type(o) is tuple else _named(o, f)

@@ -37,11 +37,15 @@ def _wrapped(t):
     if t.layout is torch.jagged: return t.values(),t.offsets(),t.lengths() # besides sizes that were asked for
     return [getattr(t, k) for k in t.__tensor_flatten__()[0]] if hasattr(t, '__tensor_flatten__') else ()
 
+def is_simple(t):
+    "Whether a tensor is dense, and of torch's own class"
+    return type(t) in usual_tensors and t.layout is torch.strided and not (t.is_quantized or t.is_nested)
+
 def parts_of(
     t, # A tensor of any kind
 ) -> list|None: # They share the memory of `t`, unless it is quantized
     "The plain tensors that `t` consists of; None if they cannot be read"
-    if type(t) in usual_tensors and t.layout is torch.strided and not (t.is_quantized or t.is_nested): return [t]
+    if is_simple(t): return [t]
     if is_wrapper(t):
         found = [parts_of(o) for o in _wrapped(t) if o is not None]
         return None if not found or None in found else [o for parts in found for o in parts]
