@@ -235,7 +235,7 @@ class RunState:
         return at
 
 # %% ../../nbs/resume/03_saved_run.ipynb #SavedRun
-file_format = 6 # raise it when what a file holds, or how, is changed
+file_format = 7 # raise it when what a file holds, or how, is changed
 
 def _check_format(saved):
     "Refuse what is no state file, or one of another format"
