@@ -3378,6 +3378,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                 'learner/measure/metrics.py'),
                                          'learner.measure.metrics.AvgMetric.__init__': ( 'measure/metrics.html#avgmetric.__init__',
                                                                                          'learner/measure/metrics.py'),
+                                         'learner.measure.metrics.AvgMetric._as_values': ( 'measure/metrics.html#avgmetric._as_values',
+                                                                                           'learner/measure/metrics.py'),
                                          'learner.measure.metrics.AvgMetric._tie': ( 'measure/metrics.html#avgmetric._tie',
                                                                                      'learner/measure/metrics.py'),
                                          'learner.measure.metrics.AvgMetric.accumulate': ( 'measure/metrics.html#avgmetric.accumulate',
