@@ -26,7 +26,7 @@ from ..core.tracebacks import warn
 from ..values.copies import copied
 from ..values.digests import digest
 from ..data.generators import states_of
-from ..data.loader_state import LoaderState,counts_of,describe,moved_counts
+from ..data.loader_state import LoaderState,counts_of,describe
 from ..data.draws import Draws,before_pass
 from ..data.samples import warn_of_samples
 from ..model.hypers import get_hyper,group_numbers,parts_of,put_in_group,spare,values_in
@@ -224,12 +224,12 @@ def _before_pass(learn):
 
 def _complete_loader(state, learn):
     "The loader's `state`, with what was found and counted since the last search"
-    train,now,began = learn.dls.train,state.now,learn.route.fit_start
+    train,now = learn.dls.train,state.now
     late = {k:v for k,v in states_of(learn.searches.parts(learn, train)).items() if k not in now['own']}
     counts = counts_of(train, digests=True, find=learn.searches.find)
     return replace(state, description=describe(train), now=now | dict(own=now['own']|late),
         counts=state.counts | dict(digests=counts),
-        moved=[*dict.fromkeys([*began.moved, *moved_counts(began.counts, counts)])])
+        moved=learn.route.fit_start.moved_until(counts))
 
 # %% ../../nbs/loop/03_position.ipynb #differences
 def _changed_limits(at, now):

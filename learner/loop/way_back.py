@@ -24,7 +24,7 @@ from ..values.functions import is_own
 from ..values.copies import copied
 from ..values.digests import digest
 from ..data.draws import Draws
-from ..data.loader_state import counts_of
+from ..data.loader_state import counts_of,moved_counts
 from ..data.loaders import length
 from ..data.samples import samples_of
 from ..data.search import hooks_of
@@ -159,6 +159,10 @@ class FitStart:
     made:Optimizer|None=None # The optimizer that was made last during the fit; by `create_opt`
     of_made:dict|None=None   # Its own hyper-parameters, which it has when the fit ends
     runs:dict=field(default_factory=dict)    # `run` of callbacks by name, when all had set up; by `epochs`
+
+    def moved_until(self, counts): # `counts_of` the training loader, with digests
+        "Names of what has changed there, in this fit or in the run before"
+        return [*dict.fromkeys([*self.moved, *moved_counts(self.counts, counts)])]
 
 def _functions_of(opt):
     "Classes of optimizers, hooks, and what they have as attributes of their own and can be called, with variables"

@@ -38,7 +38,7 @@ from ..core.dispatch import Dispatcher
 from ..core.tracebacks import warn
 from ..values.functions import cached_weakly
 from ..data.generators import has_state
-from ..data.loader_state import counts_of,moved_counts
+from ..data.loader_state import counts_of
 from ..data.search import search
 from ..model.optimizer import params_of
 from ..record.files import read_plain
@@ -83,6 +83,7 @@ class Point:
         how:str, # `rewind` or `fork`
         n_iter:int, # Batch from which on the run takes another course
         run:str, # Its name there
+        moved=(), # What the training loader has counted in the run, by name: perhaps not yet at this point
     ):
         self.file.seek(0)
         saved = read_plain(self.file)
@@ -93,12 +94,19 @@ class Point:
                 f"{self.n_iter}, where the run is held: keep the state of functions and classes in an attribute of the "
                 "model, of a loss object, or of a callback that names it in `_stateattrs`")
         learn.route.turn(how, n_iter, run)
-        learn.route.stopped = replace(stopped, cbs=self.cbs)
+        at = stopped.position
+        loader = replace(at.loader, moved=[*dict.fromkeys([*at.loader.moved, *moved])])
+        learn.route.stopped = replace(stopped, position=replace(at, loader=loader), cbs=self.cbs)
 
 # %% ../../nbs/resume/07_rewind.ipynb #Rewind
+def _moved_in_loader(learn):
+    "Names of what the training loader has counted in this run"
+    return learn.route.fit_start.moved_until(counts_of(learn.dls.train, digests=True))
+
 class Rewind(Callback):
     "Hold the whole run at intervals, so that `learn.rewind(n_iter)` can go back to any batch after the oldest point"
     name,order,only_fit,run_valid,writes = 'rewinds',1001,True,False,True
+    moved = () # what the training loader has counted in the run, by name, when the fit has ended
     def __init__(self,
         every:int=100, # In `unit`s: hold a point each time so many are done
         unit:str='iter', # `iter`: training batches, `step`: optimizer steps, `epoch`, or `s`: seconds
@@ -132,7 +140,9 @@ class Rewind(Callback):
         if self.points and self.points[-1].n_iter==self.learn.train_iter: self.points.pop()
         self.points.append(Point.of(self.learn, self.memory))
 
-    def cleanup_fit(self): self.route.carry = self.carried
+    def cleanup_fit(self):
+        self.route.carry = self.carried
+        self.moved = _moved_in_loader(self.learn)
 
     def nearest(self, n_iter): # Number of training batches since the beginning of the run
         "The last point at or before batch `n_iter`"
@@ -149,7 +159,7 @@ class Rewind(Callback):
     ):
         "Let `learn` be at the last point at or before batch `n_iter`, and forget those after it; returns the point"
         point = self.nearest(n_iter)
-        point.put(learn, how, n_iter, self.of_run)
+        point.put(learn, how, n_iter, self.of_run, self.moved)
         while self.points[-1].n_iter>point.n_iter: self.points.pop()
         return point
 
@@ -215,9 +225,7 @@ def _tensors_of(datasets):
 def _shared(learn, datasets):
     "What a fork shares with its parent, as `deepcopy` wants to know it"
     if not learn.lineage: return _tensors_of(datasets)
-    train,route = learn.dls.train,learn.route
-    counts = moved_counts(route.fit_start.counts, counts_of(train, digests=True))
-    moved = {o.split('.', 1)[1] for o in (*counts, *route.fit_start.moved)}
+    moved = {o.split('.', 1)[1] for o in _moved_in_loader(learn)}
     own = [vars(o) for o in datasets if hasattr(o, '__dict__') and not has_state(type(o))]
     parts = [v for attrs in own for k,v in attrs.items() if k not in moved]
     parts += [o for o in datasets if isinstance(o, (list,tuple))]

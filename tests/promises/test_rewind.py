@@ -285,3 +285,43 @@ def test_a_file_that_cannot_be_loaded_leaves_it_to_the_next_one_what_is_reset(tm
     with pytest.raises(OSError, match='not mine'): learn.load_state('longer')
     learn.remove_cb(Unwilling).load_state('begin')
     assert attrs(learn)==begin
+
+class Counting(torch.utils.data.Dataset):
+    "A sample is how many were drawn before it"
+    def __init__(self): self.n = 0
+    def __len__(self): return 8
+    def __getitem__(self, i): self.n += 1; return torch.tensor([float(self.n)]),torch.ones(1)
+
+@pytest.mark.parametrize('how', ['rewind','fork'])
+@pytest.mark.parametrize('n', [0, 1, 4, 6])
+def test_what_a_dataset_counts_goes_back_to_before_it_had_counted(how, n):
+    seen = {}
+    see = Callback(before_batch=lambda learn: seen.setdefault(learn.train_iter, []).append(learn.xb[0].tolist()))
+    learn = Learner(DataLoaders(DataLoader(Counting(), 2), None), nn.Linear(1, 1), nn.MSELoss(),
+        opt_func=torch.optim.SGD, default_cbs=False, cbs=[TrainEvalCallback, see])
+    learn.fit(2, cbs=Rewind(every=2))
+    end = weights(learn)
+    other = learn.rewind(n) if how=='rewind' else learn.fork(n)
+    other.resume()
+    assert same(weights(other), end)
+    assert all(len({*map(repr, o)})==1 for o in seen.values())
+
+def test_what_is_set_by_hand_after_a_fit_holds():
+    data = Counting()
+    data.noise = 1
+    learn = Learner(DataLoaders(DataLoader(data, 2), None), nn.Linear(1, 1), nn.MSELoss(),
+        default_cbs=False, cbs=TrainEvalCallback)
+    learn.fit(2, cbs=Rewind(every=2))
+    data.noise = 2
+    learn.rewind(0).resume()
+    assert (data.noise, data.n)==(2, 16)
+
+def test_weights_of_a_sampler_that_move_only_later_are_told():
+    sampler = torch.utils.data.WeightedRandomSampler([1.]*8, 8)
+    def harder(learn): sampler.weights[:4] = 0
+    data = TensorDataset(torch.randn(8, 1), torch.randn(8, 1))
+    learn = Learner(DataLoaders(DataLoader(data, 2, sampler=sampler), None), nn.Linear(1, 1), nn.MSELoss(),
+        default_cbs=False, cbs=[TrainEvalCallback, Callback(after_epoch=harder)])
+    learn.fit(2, cbs=Rewind(every=2))
+    learn.rewind(2)
+    with pytest.warns(UserWarning, match='sampler.weights` of the training loader changed'): learn.resume()
