@@ -75,10 +75,10 @@ def counts_of(
 ) -> dict:
     "Attributes of a loader, its samplers and its dataset, by name; and numbers and such of its `collate_fn`"
     if not (counters := _counters(dl)): return {}
+    plain = {f'{k}.{n}':v for k,o in counters.items() for n,v in _attrs(o).items() if type(v) in plain_types}
+    if not digests: return plain
     attrs = {f'{k}.{n}':v for k,o in counters.items() for n,v in _attrs(o).items()}
     known = {*map(id, counters.values())} # they hold one another
-    plain = {k:v for k,v in attrs.items() if type(v) in plain_types}
-    if not digests: return plain
     counters.pop('collate_fn', None) # it may hold a tokenizer
     res = {k:digest(v) for k,v in attrs.items() if k in plain or (id(v) not in known and k.split('.')[0] in counters)}
     classes = {f'type({k})':digest(type(o)) for k,o in counters.items() if not of_library(type(o))}
