@@ -874,3 +874,32 @@ def test_a_metric_that_is_called_has_the_target_of_a_batch():
     assert Right()(pred, targ)==2/3
     loss = AvgLoss(count=lambda learn: learn.y.sum())
     assert loss(pred, targ, loss_func=torch.nn.functional.mse_loss).item()==pytest.approx(4/3)
+
+@pytest.mark.parametrize('func', [accuracy, mse, partial(accuracy, axis=-1)], ids=['accuracy','mse','partial'])
+@pytest.mark.parametrize('whole', [False, True], ids=['two arguments','all arguments'])
+def test_a_wrapper_of_ones_own_around_a_metric_of_the_library_is_called(func, whole):
+    "`functools.wraps` gives it all attributes of what it wraps, and the signature"
+    def scaled(pred, *args): return (pred.argmax(1).float() if func is mse else pred),*args
+    @wraps(func.func if isinstance(func, partial) else func)
+    def ten_times(pred, targ, **kwargs): return 10*func(*scaled(pred, targ), **kwargs)
+    @wraps(ten_times)
+    def without(pred, targ): return ten_times(pred, targ)
+    learn = learner(metrics=[func if func is not mse else mse_of_classes, ten_times if whole else without])
+    learn.fit(1)
+    _,plain,tenfold = learn.results
+    assert tenfold==pytest.approx(10*plain) and plain>0
+
+def mse_of_classes(pred, targ): return mse(pred.argmax(1).float(), targ)
+
+def test_the_generator_of_a_wrapper_around_a_metric_is_put_back():
+    def noisy(rng):
+        @wraps(mse_of_classes)
+        def f(pred, targ): return mse(pred.argmax(1).float(), targ + rng.normal())
+        return f
+    @wraps(accuracy)
+    def from_default(pred, targ, rng=np.random.default_rng(1)): return accuracy(pred, targ)+rng.normal()
+    rng = np.random.default_rng(0)
+    for metric,own in ((noisy(rng), rng), (from_default, from_default.__defaults__[0])):
+        learn,before = learner(metrics=metric),own.bit_generator.state
+        learn.fit(1)
+        assert own.bit_generator.state==before # validation moves nothing

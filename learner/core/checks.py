@@ -21,7 +21,7 @@ from reprlib import Repr
 from types import FunctionType,GenericAlias,UnionType
 from fastcore.basics import listify
 from torch import nn
-from .tracebacks import is_full,shortened
+from .tracebacks import is_full,is_ours,shortened
 
 # %% ../../nbs/core/01_checks.ipynb #renamed
 _epochs = 'n_epoch','epochs','n_epochs','max_epochs','num_epochs'
@@ -350,7 +350,7 @@ def checked(
     checks = {k:(_types_of(p, rules[k]), rules[k], optional(p)) for k,p in sig.parameters.items()}
     checks = {k:o for k,o in checks.items() if o[0] or o[1] not in (None, ...)}
     texts = [k for k,p in sig.parameters.items() if str in (p.annotation, *getattr(p.annotation, '__args__', ()))]
-    positional = [k for k,p in sig.parameters.items() if p.kind is p.POSITIONAL_OR_KEYWORD]
+    positional = [k for k,p in sig.parameters.items() if p.kind in (p.POSITIONAL_ONLY,p.POSITIONAL_OR_KEYWORD)]
     def meant(v, given): # by a text in the place of another argument
         k = next((k for k in texts if k not in given), None)
         return f". Did you mean `{k}={v!r}`?" if k and isinstance(v, str) and v.isidentifier() else ""
@@ -373,13 +373,17 @@ def checked(
     return res
 
 # %% ../../nbs/core/01_checks.ipynb #unchecked
+def _has_checks(f):
+    "Whether `f` checks its arguments: a wrapper of yours does not, though `functools.wraps` gives it all attributes"
+    return isinstance(f, FunctionType) and is_ours(f.__code__) and hasattr(f, 'plain')
+
 def unchecked(
     f, # A function, or a `partial` of one
     once:bool=False, # Check now what a `partial` sets
 ):
     "`f` without its checks, to be called in every batch"
-    if not isinstance(f, partial): return getattr(f, 'plain', f)
-    if once and hasattr(f.func, 'check'): f.func.check(*f.args, **f.keywords)
+    if not isinstance(f, partial): return f.plain if _has_checks(f) else f
+    if once and _has_checks(f.func): f.func.check(*f.args, **f.keywords)
     return partial(unchecked(f.func), *f.args, **f.keywords)
 
 # %% ../../nbs/core/01_checks.ipynb #snake_name

@@ -93,12 +93,8 @@ def _searched_in_packages(v):
     if isinstance(v, (MethodType,BuiltinMethodType)): v = v.__self__ # `rng.random`
     return isinstance(v, (FunctionType,partial,*generator_types()))
 
-def without_checks(f):
-    "A function; one of this library without the checks around it, which hold nothing to be found"
-    return unchecked(f) if of_library(f) else f
-
 def _in_function(f):
-    f = without_checks(f)
+    f = unchecked(f) # checks hold nothing to be found
     bound = [*(f.__defaults__ or ()), *closure_of(f).values()]
     used = {} if of_library(f) else used_globals(f)
     if used and not is_own(f): used = {k:v for k,v in used.items() if _searched_in_packages(v)}

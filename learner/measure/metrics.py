@@ -200,9 +200,10 @@ def has_argument(
     f, # A function or another callable
     name, # Name of the argument
 ):
-    "Whether `f` has an argument of this name"
-    try: return name in signature(f).parameters
+    "Whether `f` takes an argument of this name: a wrapper may not, though it has the signature of what it wraps"
+    try: own,shown = [signature(f, follow_wrapped=follows).parameters for follows in (False, True)]
     except (TypeError, ValueError): return False # a built-in function has no signature
+    return name in own or (name in shown and any(o.kind is o.VAR_KEYWORD for o in own.values()))
 
 def innermost(f): # A function, or a `partial` of one
     "The function that a `partial` calls in the end"
@@ -274,8 +275,7 @@ class AvgMetric(Metric):
     "Average of `func(pred, *yb)` over samples, or over what `func` averages over"
     ignores = False # whether `func` can leave targets out
     _index = None # the target that does not count, found out with the first batch of a phase
-    _total,_count = None,0 # of what has come from the device, as numbers
-    _of_tensors = False # whether values are tensors: then the average is one, too
+    _total,_count = None,0 # of what has come from the device: a number, or a tensor where values are tensors
     _noted,_bundles = (),() # values and numbers of items that have not; a bundle is a tensor of each
     bundle = 64 # so many notes become one tensor, which takes less memory; each is a copy, which nobody writes into
     @checked(func=callable)
@@ -324,22 +324,21 @@ class AvgMetric(Metric):
         "Add up all that was taken in; waits for the device"
         if self._noted: self._tie()
         elif not self._bundles: return
-        total,count = self._total or 0.,self._count
+        total,count = float(self._total or 0),self._count
         for bundle in self._bundles:
             for v,n in _weighted(bundle):
                 if n: total,count = total+v,count+n # the average of nothing, NaN, does not count
-        self._of_tensors = isinstance(self._bundles[0][0], torch.Tensor)
+        if isinstance(self._bundles[0][0], torch.Tensor):
+            total = torch.scalar_tensor(total, dtype=torch.float64, device='cpu')
         self._total,self._count,self._bundles = total,count,()
-    def _as_values(self, v):
-        return torch.scalar_tensor(v, dtype=torch.float64, device='cpu') if self._of_tensors else v
 
     @property
     def total(self):
         "Sum of the values, each times its number of items: a number, or a tensor if they are; None before the first"
         self.settle()
-        return None if self._total is None else self._as_values(self._total)
+        return self._total
     @total.setter
-    def total(self, v): self.settle(); self._total,self._of_tensors = float(v),isinstance(v, torch.Tensor)
+    def total(self, v): self.settle(); self._total = v
     @property
     def count(self):
         "Number of items"
@@ -350,16 +349,14 @@ class AvgMetric(Metric):
     @property
     def value(self):
         self.settle()
-        return self._as_values(self._total/self._count) if self._count else None
+        return self._total/self._count if self._count else None
     def merge(self,
         states, # What the metric has gathered in each of several processes
     ):
         "Have gathered what all processes have"
         self.reset()
         for o in states:
-            if not o['_count']: continue
-            self._total,self._count = (self._total or 0.)+o['_total'],self._count+o['_count']
-            self._of_tensors = o['_of_tensors']
+            if o['_count']: self._total,self._count = (self._total or 0.)+o['_total'],self._count+o['_count']
 
 # %% ../../nbs/measure/01_metrics.ipynb #loss_items
 def loss_items(

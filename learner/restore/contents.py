@@ -15,8 +15,9 @@ from itertools import chain,compress,repeat,starmap
 from operator import attrgetter,is_
 from types import FunctionType
 from torch import nn
+from ..core.checks import unchecked
 from ..values.functions import empty_cell,globals_in,is_own,module_internals,of_library
-from ..data.search import Search,hook_dicts,slots_of,stored,without_checks
+from ..data.search import Search,hook_dicts,slots_of,stored
 
 # %% ../../nbs/restore/02_contents.ipynb #Contents
 def same_objects(a, b) -> bool:
@@ -78,7 +79,7 @@ _entries = {dict: dict.values, **{k:k.__iter__ for k in (list,tuple,deque,set)}}
 def _watch(contents, o):
     "Add what `o` holds, if it is searched, besides its entries"
     if isinstance(o, FunctionType):
-        o = without_checks(o)
+        o = unchecked(o)
         names = globals_in(o.__code__) if is_own(o) else ()
         if names or o.__defaults__ or o.__kwdefaults__ or o.__closure__: contents.add_function(o, names)
     elif isinstance(o, nn.Module) and 'training' in vars(o):

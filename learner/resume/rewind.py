@@ -83,7 +83,7 @@ class Point:
         how:str, # `rewind` or `fork`
         n_iter:int, # Batch from which on the run takes another course
         run:str, # Its name there
-        moved=(), # What the training loader has counted in the run, by name: perhaps not yet at this point
+        moved=(), # What has moved in the training loader in the run, by name: perhaps not yet at this point
     ):
         self.file.seek(0)
         saved = read_plain(self.file)
@@ -93,20 +93,24 @@ class Point:
             warn(f"`{how}({n_iter})` does not put back {listed(kept)}, which training has changed only after batch "
                 f"{self.n_iter}, where the run is held: keep the state of functions and classes in an attribute of the "
                 "model, of a loss object, or of a callback that names it in `_stateattrs`")
+        loader,now = stopped.position.loader,counts_of(learn.dls.train, digests=True) if moved else {}
+        was = loader.counts['digests']
+        if later := [k for k in moved if k not in loader.moved and now.get(k)!=was.get(k)]:
+            warn(f"`{how}({n_iter})` does not put back {listed(later)} of the training loader, which has changed only "
+                f"after batch {self.n_iter}, where the run is held: if batches depend on it, give it to an object with "
+                "`state_dict` and `load_state_dict`")
         learn.route.turn(how, n_iter, run)
-        at = stopped.position
-        loader = replace(at.loader, moved=[*dict.fromkeys([*at.loader.moved, *moved])])
-        learn.route.stopped = replace(stopped, position=replace(at, loader=loader), cbs=self.cbs)
+        learn.route.stopped = replace(stopped, cbs=self.cbs)
 
 # %% ../../nbs/resume/07_rewind.ipynb #Rewind
 def _moved_in_loader(learn):
-    "Names of what the training loader has counted in this run"
+    "Names of what has moved in the training loader in this run"
     return learn.route.fit_start.moved_until(counts_of(learn.dls.train, digests=True))
 
 class Rewind(Callback):
     "Hold the whole run at intervals, so that `learn.rewind(n_iter)` can go back to any batch after the oldest point"
     name,order,only_fit,run_valid,writes = 'rewinds',1001,True,False,True
-    moved = () # what the training loader has counted in the run, by name, when the fit has ended
+    moved = () # what has moved in the training loader in the run, by name, when the fit has ended
     def __init__(self,
         every:int=100, # In `unit`s: hold a point each time so many are done
         unit:str='iter', # `iter`: training batches, `step`: optimizer steps, `epoch`, or `s`: seconds
@@ -120,6 +124,7 @@ class Rewind(Callback):
         if not self.route.carry: warn_of_workers(self, 'holds the run, so that it can go back exactly')
         self.carried,self.route.carry,self.waiting = self.route.carry,True,False
         self.interval.begin(self.learn)
+        self.of_loader = id(self.learn.dls.train)
         if not self.route.resuming: self.points = deque(maxlen=self.keep) # a new one: a trial puts the old one back
         self.of_run = self.learn.lineage[-1].run
         self.learn.held_run = self # a fit's own callbacks are gone when it is over
@@ -142,7 +147,8 @@ class Rewind(Callback):
 
     def cleanup_fit(self):
         self.route.carry = self.carried
-        self.moved = _moved_in_loader(self.learn)
+        same = self.of_loader==id(getattr(self.learn.dls, 'train', None)) # a callback may have given another one
+        self.moved = _moved_in_loader(self.learn) if same else ()
 
     def nearest(self, n_iter): # Number of training batches since the beginning of the run
         "The last point at or before batch `n_iter`"

@@ -18,11 +18,17 @@ from torch import nn
 # %% ../../nbs/values/01_functions.ipynb #is_own
 _libraries = {*sys.stdlib_module_names,'torch','numpy','fastcore','tqdm','matplotlib','learner'}
 
+def _packages_of(o):
+    "Where a function, class or module is from. A decorator is written in one package, and may be used in another"
+    names = [o.__name__ if isinstance(o, ModuleType) else getattr(o, '__module__', None)]
+    if isinstance(o, FunctionType): names.append(o.__globals__.get('__name__'))
+    return {(k or '').partition('.')[0] for k in names}
+
 def of_library(
     o, # A function or a class
 ) -> bool:
     "Whether `o` belongs to Python, to this library, or to a library that it builds on, such as torch"
-    return (getattr(o, '__module__', None) or '').partition('.')[0] in _libraries
+    return _packages_of(o)<=_libraries
 
 @cache
 def _installed(package):
@@ -32,8 +38,7 @@ def _installed(package):
 
 def is_own(o) -> bool:
     "Whether a function, class or module is the user's, and not of Python, of this library, or of an installed package"
-    package = ((o.__name__ if isinstance(o, ModuleType) else o.__module__) or '').partition('.')[0]
-    return package not in _libraries and not _installed(package)
+    return any(k not in _libraries and not _installed(k) for k in _packages_of(o))
 
 # %% ../../nbs/values/01_functions.ipynb #names_in
 @cache

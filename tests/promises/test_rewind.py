@@ -288,33 +288,48 @@ def test_a_file_that_cannot_be_loaded_leaves_it_to_the_next_one_what_is_reset(tm
 
 class Counting(torch.utils.data.Dataset):
     "A sample is how many were drawn before it"
-    def __init__(self): self.n = 0
+    def __init__(self): self.n,self.noise = 0,1
     def __len__(self): return 8
     def __getitem__(self, i): self.n += 1; return torch.tensor([float(self.n)]),torch.ones(1)
 
+def counting_learner(*cbs):
+    return Learner(DataLoaders(DataLoader(Counting(), 2), None), nn.Linear(1, 1), nn.MSELoss(),
+        opt_func=torch.optim.SGD, default_cbs=False, cbs=[TrainEvalCallback, *cbs])
+
 @pytest.mark.parametrize('how', ['rewind','fork'])
 @pytest.mark.parametrize('n', [0, 1, 4, 6])
-def test_what_a_dataset_counts_goes_back_to_before_it_had_counted(how, n):
-    seen = {}
-    see = Callback(before_batch=lambda learn: seen.setdefault(learn.train_iter, []).append(learn.xb[0].tolist()))
-    learn = Learner(DataLoaders(DataLoader(Counting(), 2), None), nn.Linear(1, 1), nn.MSELoss(),
-        opt_func=torch.optim.SGD, default_cbs=False, cbs=[TrainEvalCallback, see])
+def test_what_a_dataset_counts_goes_back_or_is_told(how, n):
+    "It goes back to where it had counted before. What changes for the first time later may belong to other things"
+    learn = counting_learner()
     learn.fit(2, cbs=Rewind(every=2))
     end = weights(learn)
-    other = learn.rewind(n) if how=='rewind' else learn.fork(n)
-    other.resume()
-    assert same(weights(other), end)
-    assert all(len({*map(repr, o)})==1 for o in seen.values())
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter('always')
+        other = getattr(learn, how)(n)
+        other.resume()
+    lost = [str(o.message) for o in told if 'dataset.n` of the training loader' in str(o.message)]
+    assert (len(lost), same(weights(other), end))==((1, False) if n<2 else (0, True))
+    assert not lost or f'`{how}({n})` does not put back `dataset.n`' in lost[0]
 
-def test_what_is_set_by_hand_after_a_fit_holds():
-    data = Counting()
-    data.noise = 1
-    learn = Learner(DataLoaders(DataLoader(data, 2), None), nn.Linear(1, 1), nn.MSELoss(),
-        default_cbs=False, cbs=TrainEvalCallback)
+def test_nothing_is_told_of_what_is_set_by_hand_after_a_fit():
+    learn = counting_learner()
     learn.fit(2, cbs=Rewind(every=2))
-    data.noise = 2
-    learn.rewind(0).resume()
-    assert (data.noise, data.n)==(2, 16)
+    learn.dls.train.dataset.noise = 2
+    with warnings.catch_warnings():
+        warnings.simplefilter('error')
+        learn.rewind(6).resume()
+    assert learn.dls.train.dataset.noise==2
+
+def test_nothing_is_told_of_another_loader():
+    "What differs between two loaders has not moved. It is not written into the second one"
+    def larger(learn):
+        if learn.epoch==1: learn.learn.dls = DataLoaders(DataLoader(Counting(), 4), None)
+    learn = counting_learner(Callback(before_epoch=larger))
+    learn.fit(2, cbs=Rewind(every=1, keep=20))
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter('always')
+        learn.rewind(5)
+    assert learn.dls.train.batch_size==4 and not any('does not put back' in str(o.message) for o in told)
 
 def test_weights_of_a_sampler_that_move_only_later_are_told():
     sampler = torch.utils.data.WeightedRandomSampler([1.]*8, 8)
@@ -323,5 +338,4 @@ def test_weights_of_a_sampler_that_move_only_later_are_told():
     learn = Learner(DataLoaders(DataLoader(data, 2, sampler=sampler), None), nn.Linear(1, 1), nn.MSELoss(),
         default_cbs=False, cbs=[TrainEvalCallback, Callback(after_epoch=harder)])
     learn.fit(2, cbs=Rewind(every=2))
-    learn.rewind(2)
-    with pytest.warns(UserWarning, match='sampler.weights` of the training loader changed'): learn.resume()
+    with pytest.warns(UserWarning, match='does not put back `sampler.weights` of the training loader'): learn.rewind(2)
