@@ -21,7 +21,7 @@ from reprlib import Repr
 from types import FunctionType,GenericAlias,UnionType
 from fastcore.basics import listify
 from torch import nn
-from .tracebacks import is_full,is_ours,shortened
+from .tracebacks import is_full,shortened
 
 # %% ../../nbs/core/01_checks.ipynb #renamed
 _epochs = 'n_epoch','epochs','n_epochs','max_epochs','num_epochs'
@@ -337,6 +337,11 @@ def _types_of(p, rule):
     types = [o for o in types if o is not type(None)]
     return types if all(type(o) is not GenericAlias and isinstance(o, type) for o in types) else []
 
+def mark_checked(f):
+    "`f` is called with checks: `functools.wraps` gives the mark to a wrapper of yours too, but it says that of `f`"
+    f.checked = f
+    return f
+
 def checked(
     f=None, # A function
     /, **rules, # Of arguments: an interval, choices, `callable`, `Path`, `'list'`, `check(name, value)`, or `...`
@@ -370,20 +375,16 @@ def checked(
         return f(*args, **kwargs)
     res = known_args(_f, sig.parameters)
     res.plain,res.check = f,known_args(check, sig.parameters)
-    return res
+    return mark_checked(res)
 
 # %% ../../nbs/core/01_checks.ipynb #unchecked
-def _has_checks(f):
-    "Whether `f` checks its arguments: a wrapper of yours does not, though `functools.wraps` gives it all attributes"
-    return isinstance(f, FunctionType) and is_ours(f.__code__) and hasattr(f, 'plain')
-
 def unchecked(
     f, # A function, or a `partial` of one
     once:bool=False, # Check now what a `partial` sets
 ):
     "`f` without its checks, to be called in every batch"
-    if not isinstance(f, partial): return f.plain if _has_checks(f) else f
-    if once and _has_checks(f.func): f.func.check(*f.args, **f.keywords)
+    if not isinstance(f, partial): return f.plain if getattr(f, 'checked', None) is f else f
+    if once and unchecked(f.func) is not f.func: f.func.check(*f.args, **f.keywords)
     return partial(unchecked(f.func), *f.args, **f.keywords)
 
 # %% ../../nbs/core/01_checks.ipynb #snake_name

@@ -11,7 +11,7 @@ __all__ = ['declare', 'accuracy', 'error_rate', 'top_k_accuracy', 'accuracy_mult
 from functools import wraps
 import torch
 from torch.nn import functional as F
-from ..core.checks import brief,checked
+from ..core.checks import brief,checked,mark_checked
 from ..core.tracebacks import warn
 from ..model.losses import is_kept
 from ..model.loss_properties import count_elements,count_kept
@@ -28,7 +28,7 @@ def _of_predictions(f):
         settings = ', '.join(f'{k}={brief(v)}' for k,v in kwargs.items()) or '…'
         raise TypeError(f"`{name}` is called with predictions and targets. To give a Learner a metric with other "
             f"settings, write `metrics=partial({name}, {settings})`")
-    return _f
+    return mark_checked(_f)
 
 def declare(
     higher_is_better:bool, # Of the function's values
