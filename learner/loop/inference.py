@@ -124,7 +124,7 @@ class RestoreMixin(Loop):
 
 # %% ../../nbs/loop/02_inference.ipynb #check_parts
 def check_parts(dls, model, loss_func, cbs):
-    "Refuse parts of a learner that are none"
+    "Raise an error if a part of a learner is of the wrong type"
     def made(o): return f". Did you mean `{o.__name__}()`?" if isinstance(o, type) else ""
     if not isinstance(dls, DataLoaders):
         instead = "Learner(dls, model, …)" if isinstance(model, DataLoaders) else "DataLoaders(train, valid)"
