@@ -82,7 +82,7 @@ def _waiting_grads(opt):
 @dataclass
 class HypersAndGrads:
     "Hyper-parameters and gradients; the optimizer's own state is not part of it"
-    outside:dict # Hyper-parameters from before the fit, restored at its end; a state file has them as `between`
+    outside:dict # Hyper-parameters from before the fit, restored at its end
     rates:dict   # `lr` and `wd` with which the fit began
     groups:list  # All values of each parameter group
     grads:dict   # Gradients that wait for their step, by parameter

@@ -11,7 +11,7 @@ Weights and the optimizer's state are a small part of what training is made of. 
 | `hidden` | buffers and trained parameters that are in no `state_dict`; gradients of parameters that the optimizer does not train | `Weights.of` | `Weights.put` |
 | `attributes` | attributes of model and loss that training has changed | `Weights.of` | `Weights.put_attributes` |
 | `opt` | the optimizer's `state_dict` | `OptState.of` | `OptState.put`, `learn.load` |
-| `between` | its hyper-parameters outside of the fit | `OptState.of` | `OptState.put` |
+| `outside` | its hyper-parameters outside of the fit | `OptState.of` | `OptState.put` |
 | `opt_attrs` | attributes that an optimizer of your own has | `OptState.of` | `OptState.put` |
 | `at` | where the run is: a `Position`, without its `callbacks`, `state` and `attributes`, which have keys of their own, and `others`; `modules`, `runs`, `evaluated` and `stop_reason` only if there are some | `Position.of`, `complete`, `position_to_file` | `position_from_file`, `Position.put` |
 | `at.next`, `at.batch`, `at.announced`, `at.exact` | between which two batches or phases | `Pauses.pause` | `ResumableRoute` |
@@ -121,23 +121,23 @@ _of_schedulers = {'initial_lr','max_lr','min_lr','base_momentum','max_momentum',
 class OptState:
     "State of the optimizer"
     opt:dict|None     # Its `state_dict`; None if there is no optimizer yet
-    between:dict|None # Hyper-parameters outside of the fit: `outside` of its position; None if there is none to resume
+    outside:dict|None # Hyper-parameters outside of the fit, as in its position; None if there is none to resume
     opt_attrs:list    # For each of several optimizers as one: its own attributes, by name
 
     @classmethod
     def of(cls, learn, at):
         if learn.opt is None: return cls(None, None, [])
         now = {} if learn.mode=='fit' else {k:get_hyper(learn.opt, k) for k in hypers(learn.opt)}
-        between = None if at is None else encode(at.hypers_and_grads.outside | now, 'between')
-        return cls(on_cpu(learn.opt.state_dict()), between, [_saved_attrs(o)[0] for o in parts_of(learn.opt)])
+        outside = None if at is None else encode(at.hypers_and_grads.outside | now, 'outside')
+        return cls(on_cpu(learn.opt.state_dict()), outside, [_saved_attrs(o)[0] for o in parts_of(learn.opt)])
 
     def put(self, learn, weights):
         if self.opt is None: # it was saved before there was an optimizer
             if learn.opt is not None: clear_state(learn.opt)
             return
         self._load(learn, weights)
-        between = decode(self.between or {}, learn.device)
-        for k in between.keys() & {*hypers(learn.opt)}: set_hyper(learn.opt, k, with_added(learn.opt, k, between[k]))
+        outside = decode(self.outside or {}, learn.device)
+        for k in outside.keys() & {*hypers(learn.opt)}: set_hyper(learn.opt, k, with_added(learn.opt, k, outside[k]))
         for opt,attrs in zip(parts_of(learn.opt), self.opt_attrs): _put_attrs(opt, attrs, learn.device)
 
     def _load(self, learn, weights):

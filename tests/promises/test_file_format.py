@@ -12,7 +12,7 @@ from learner.resume.saved_run import file_format
 
 # What the keys of a file are, by format. A change of these lines comes with a new format
 keys = {7: '''format versions versions.learner versions.python versions.torch code model loss hidden attributes opt
-    between opt_attrs at at.next at.batch at.announced at.exact at.results at.settings
+    outside opt_attrs at at.next at.batch at.announced at.exact at.results at.settings
     at.counters at.counters.epoch at.counters.train_iter at.counters.opt_step at.counters.epoch_start
     at.bounds at.bounds.n_epoch at.bounds.start_epoch at.bounds.n_train_iter at.bounds.n_step
     at.hypers_and_grads at.hypers_and_grads.outside at.hypers_and_grads.rates at.hypers_and_grads.groups
