@@ -1770,10 +1770,10 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
  'is_summed': 'Parameters:\n\n- `learn`: The learner with its loss function',
  'items_by': 'Parameters:\n\n- `loss_func`: Any loss, with the settings that it has now',
  'items_of': 'Parameters:\n\n- `loss_func`: Any loss\n- `targs`: What it takes beside predictions',
- 'keep_random': 'Parameters:\n'
-                '\n'
-                '- `loaders`: Their `moving_parts` too\n'
-                '- `parts`: These parts, where they have been found before',
+ 'keep_random.__init__': 'Parameters:\n'
+                         '\n'
+                         '- `loaders`: Their `moving_parts` too\n'
+                         '- `parts`: These parts, where they have been found before',
  'kind_of': 'Parameters:\n\n- `loss_func`: Any loss',
  'known_args': 'Parameters:\n'
                '\n'

@@ -11,7 +11,6 @@ __all__ = ['places_of', 'moving_parts', 'random_state', 'set_random_state', 'kee
 
 # %% ../../nbs/data/02_generators.ipynb #imports
 import random
-from contextlib import contextmanager
 from copy import deepcopy
 from ctypes import c_ubyte
 from functools import partial
@@ -208,13 +207,11 @@ def set_random_state(
     return [k for k in own if k not in parts]
 
 # %% ../../nbs/data/02_generators.ipynb #keep_random
-@contextmanager
-def keep_random(
-    *loaders, # Their `moving_parts` too
-    parts=None, # These parts, where they have been found before
-):
-    "Put every generator back at the end"
-    parts = moving_parts(*loaders) if parts is None else parts
-    state = random_state(parts=parts)
-    try: yield
-    finally: set_random_state(state, parts=parts)
+class keep_random:
+    "Put every generator back at the end of a `with` block"
+    def __init__(self,
+        *loaders, # Their `moving_parts` too
+        parts=None, # These parts, where they have been found before
+    ): self.parts = moving_parts(*loaders) if parts is None else parts
+    def __enter__(self): self.state = random_state(parts=self.parts)
+    def __exit__(self, *args): set_random_state(self.state, parts=self.parts)

@@ -267,7 +267,8 @@ _on_cpu = partial(torch.as_tensor, device='cpu') # whatever the default device i
 def _weighted(bundle):
     "Pairs of `value*n` and `n`, in the precision of the values: an accuracy becomes the number of right ones again"
     vs,ns = map(_on_host, bundle)
-    weighted = (vs*_on_cpu(ns)).tolist() if isinstance(vs, torch.Tensor) else [v*n for v,n in zip(vs, ns)]
+    if isinstance(vs, torch.Tensor): weighted = (vs*(ns if isinstance(ns, torch.Tensor) else _on_cpu(ns))).tolist()
+    else: weighted = [v*n for v,n in zip(vs, ns)]
     return zip(weighted, ns.tolist() if isinstance(ns, torch.Tensor) else ns)
 
 # %% ../../nbs/measure/01_metrics.ipynb #AvgMetric
