@@ -2,7 +2,7 @@
 for one batch, plots"""
 import sys,warnings,weakref
 from collections import Counter,deque
-from functools import partial,wraps
+from functools import partial,update_wrapper,wraps
 from types import SimpleNamespace
 import numpy as np, pytest, torch
 from torch import nn
@@ -888,6 +888,44 @@ def test_a_wrapper_of_ones_own_around_a_metric_of_the_library_is_called(func, wh
     learn.fit(1)
     _,plain,tenfold = learn.results
     assert tenfold==pytest.approx(10*plain) and plain>0
+
+def passing_on(f):
+    @wraps(f)
+    def g(*args, **kwargs): return f(*args, **kwargs)
+    return g
+
+def test_a_wrapper_that_passes_all_on_to_one_that_takes_less_is_called_with_less():
+    @passing_on
+    @wraps(accuracy)
+    def two(pred, targ): return accuracy(pred, targ)
+    for metric in (two, torch.no_grad()(two), AccumMetric(two, dim_argmax=None, flatten=False, name='all')):
+        learn = learner(metrics=metric)
+        learn.fit(1)
+        assert learn.results[1]>0
+
+def test_the_default_of_a_wrapper_decides_what_is_ignored():
+    def plain(pred, targ): return (pred.argmax(1)==targ).float().mean()
+    @wraps(plain)
+    def without_class_0(pred, targ, ignore_index=0):
+        return plain(pred[targ!=ignore_index], targ[targ!=ignore_index])
+    batches = data(2)
+    learn = learner(valid=batches, metrics=without_class_0, loss_func=lambda p,t: F.cross_entropy(p, t))
+    learn.validate()
+    pred,targ = torch.cat([learn.model(x) for x,_ in batches]),torch.cat([y for _,y in batches])
+    assert learn.results[1]==pytest.approx(without_class_0(pred, targ).item())
+
+def test_a_metric_of_ones_own_moves_no_generator_when_it_is_tried():
+    rng = np.random.default_rng(0)
+    class Noisy:
+        def __init__(self): update_wrapper(self, accuracy)
+        def __call__(self, pred, targ): return accuracy(pred, targ)+rng.normal()
+        @wraps(accuracy)
+        def method(self, pred, targ): return self(pred, targ)
+    def noisy(pred, targ, by): return accuracy(pred, targ)+by.normal()
+    for metric in (Noisy(), Noisy().method, partial(noisy, by=rng), torch.no_grad()(wraps(accuracy)(Noisy()))):
+        before = rng.bit_generator.state
+        learner(metrics=metric).fit(1)
+        assert rng.bit_generator.state==before
 
 def mse_of_classes(pred, targ): return mse(pred.argmax(1).float(), targ)
 

@@ -20,7 +20,7 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader
 from ..core.attendance import note_of_raiser
 from ..core.checks import brief,instead_of,listed,short_name,signature
-from ..values.functions import of_library
+from ..values.functions import all_of_library
 from ..values.tensors import dtype_name
 from ..data.generators import keep_random
 from ..data.loaders import target_names
@@ -388,7 +388,8 @@ class ShapeCheck:
 
 def try_metrics(learn, metrics):
     "See that `metrics` can be computed, on the running training batch"
-    own = not all(of_library(getattr(m, 'func', type(m))) for m in metrics) # such a metric may use the model
+    made = [o for m in metrics for o in (type(m), getattr(m, 'func', type(m)))]
+    own = not all(map(all_of_library, made)) # such a metric may use the model, and a generator
     with learn.unchanged() if own else keep_random(), torch.no_grad(), held(metrics):
         for m in metrics:
             m.reset()

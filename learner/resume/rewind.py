@@ -125,7 +125,8 @@ class Rewind(Callback):
         self.carried,self.route.carry,self.waiting = self.route.carry,True,False
         self.interval.begin(self.learn)
         self.of_loader = id(self.learn.dls.train)
-        if not self.route.resuming: self.points = deque(maxlen=self.keep) # a new one: a trial puts the old one back
+        if not self.route.resuming: # a new deque: a trial puts the old one back
+            self.points,self.moved = deque(maxlen=self.keep),()
         self.of_run = self.learn.lineage[-1].run
         self.learn.held_run = self # a fit's own callbacks are gone when it is over
         self._ask() # the very beginning, or where the fit is resumed
@@ -148,7 +149,7 @@ class Rewind(Callback):
     def cleanup_fit(self):
         self.route.carry = self.carried
         same = self.of_loader==id(getattr(self.learn.dls, 'train', None)) # a callback may have given another one
-        self.moved = _moved_in_loader(self.learn) if same else ()
+        if same: self.moved = [*dict.fromkeys([*self.moved, *_moved_in_loader(self.learn)])]
 
     def nearest(self, n_iter): # Number of training batches since the beginning of the run
         "The last point at or before batch `n_iter`"

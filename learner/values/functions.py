@@ -9,14 +9,15 @@ __all__ = []
 
 # %% ../../nbs/values/01_functions.ipynb #imports
 import dis,sys
-from functools import cache,lru_cache,wraps
+from functools import cache,lru_cache,partial,wraps
 from pathlib import Path
-from types import CellType,CodeType,FunctionType,MethodType,ModuleType
+from types import BuiltinFunctionType,CellType,CodeType,FunctionType,MethodType,ModuleType
 from weakref import ref
 from torch import nn
 
 # %% ../../nbs/values/01_functions.ipynb #is_own
-_libraries = {*sys.stdlib_module_names,'torch','numpy','fastcore','tqdm','matplotlib','learner'}
+_libraries = {*sys.stdlib_module_names,'torch','numpy','fastcore','tqdm','matplotlib','learner',
+    'typing_extensions'} # torch decorates with it
 
 def _packages_of(o):
     "Where a function, class or module is from. A decorator is written in one package, and may be used in another"
@@ -35,6 +36,15 @@ def _installed(package):
     if package=='__main__': return False # the file of a notebook may be that of what runs it
     file = getattr(sys.modules.get(package), '__file__', None) or ''
     return not {'site-packages','dist-packages'}.isdisjoint(Path(file).parts)
+
+def all_of_library(
+    f, # Anything that can be called
+) -> bool:
+    "Whether `of_library` is true of a callable, or of its class, and of all that it wraps"
+    while isinstance(f, (partial,MethodType)): f = f.func if isinstance(f, partial) else f.__func__
+    inner = getattr(f, '__wrapped__', None)
+    made = f if isinstance(f, (FunctionType,BuiltinFunctionType,type)) else type(f)
+    return of_library(made) and (inner is None or all_of_library(inner))
 
 def is_own(o) -> bool:
     "Whether a function, class or module is the user's, and not of Python, of this library, or of an installed package"

@@ -311,6 +311,14 @@ def test_what_a_dataset_counts_goes_back_or_is_told(how, n):
     assert (len(lost), same(weights(other), end))==((1, False) if n<2 else (0, True))
     assert not lost or f'`{how}({n})` does not put back `dataset.n`' in lost[0]
 
+def test_what_has_moved_is_told_each_time_that_the_run_goes_back():
+    def larger(cb):
+        if cb.epoch==1: cb.dls.train.dataset.noise = 3
+    learn = counting_learner(Callback(before_epoch=larger))
+    learn.fit(2, cbs=Rewind(every=2, keep=20))
+    for n in (3, 1):
+        with pytest.warns(UserWarning, match='does not put back .*`dataset.noise`'): learn.rewind(n)
+
 def test_nothing_is_told_of_what_is_set_by_hand_after_a_fit():
     learn = counting_learner()
     learn.fit(2, cbs=Rewind(every=2))
