@@ -382,7 +382,7 @@ def test_one_table_in_the_cell(monkeypatch, tmp_path):
     "In a notebook, the cell shows what a fit in this process would show there: one display, which ends as a table"
     from html.parser import HTMLParser
     import IPython,IPython.display
-    class Shell: pass
+    class Shell: user_global_ns = {}
     class Handle:
         def __init__(self, html): self.shown = [html.data]
         def update(self, html): self.shown.append(html.data)
