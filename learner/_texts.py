@@ -1631,7 +1631,6 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
                    '- `thresh`: A score above it is a yes\n'
                    '- `sigmoid`: Apply a sigmoid to the predictions first',
  'activation_of': 'Parameters:\n\n- `loss_func`: Any loss',
- 'argument_of': 'Parameters:\n\n- `f`: A function or another callable\n- `name`: Name of the argument',
  'as_double': 'Parameters:\n\n- `x`: A tensor',
  'as_image': 'Parameters:\n\n- `x`: One input',
  'atomic_write': 'Parameters:\n\n- `path`: Where the file shall be; missing folders are made',
@@ -1738,6 +1737,7 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
               '\n'
               '- `opt`: Any optimizer of torch\n'
               '- `name`: `lr`, `mom`, `sqr_mom`, `wd`, `eps`, or another that `opt` has',
+ 'has_argument': 'Parameters:\n\n- `f`: A function or another callable\n- `name`: Name of the argument',
  'has_mixed_means': 'Parameters:\n\n- `loss_func`: Any loss',
  'has_params': 'Parameters:\n\n- `m`: A model or a layer',
  'hidden_matrices': 'Parameters:\n\n- `model`: Whose layers are in the order in which they are called',

@@ -582,7 +582,7 @@ def wandb_records(folder):
     import wandb
     from wandb.proto import wandb_internal_pb2 as pb
     wandb.teardown() # what writes the files is another process
-    for f in sorted(folder.rglob('*.wandb')):
+    for f in sorted(folder.rglob('*.wandb'), key=os.path.getmtime): # names of runs of one second are in no order
         data,pos,rec = f.read_bytes(),7,b''
         while pos+7<=len(data):
             if 32768-pos%32768<7: pos += 32768-pos%32768
