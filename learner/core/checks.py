@@ -338,7 +338,7 @@ def _types_of(p, rule):
     return types if all(type(o) is not GenericAlias and isinstance(o, type) for o in types) else []
 
 def mark_checked(f):
-    "`f` is called with checks: `functools.wraps` gives the mark to a wrapper of yours too, but it says that of `f`"
+    "Mark a function that checks its arguments, by itself: `functools.wraps` copies the mark, but to another function"
     f.checked = f
     return f
 

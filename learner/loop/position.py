@@ -323,7 +323,7 @@ class Position:
         opt,seen,others,modules = HypersAndGrads.of(learn, next=='batch'),{},[],{}
         state = copied(learn.state, seen=seen, others=others) if learn.state else {}
         callbacks = callback_states(learn.cbs.items, seen, others, modules) # a plain list: it is read at each pause
-        results = learn.results if isinstance(learn.results, Row) else copied(learn.results) # a callback's
+        results = learn.results if isinstance(learn.results, Row) else copied(learn.results) # of a callback
         return cls(next, batch, announced, exact, Counters.of(learn), Bounds.of(learn), opt, loader,
             results, state, callbacks, modules=modules,
             others=tuple([(o, digest(o)) for o in others]) if others else ())
