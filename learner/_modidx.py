@@ -5479,6 +5479,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                        'learner.resume.origin.Origin.compare': ( 'resume/origin.html#origin.compare',
                                                                                  'learner/resume/origin.py'),
                                        'learner.resume.origin.Origin.of': ('resume/origin.html#origin.of', 'learner/resume/origin.py'),
+                                       'learner.resume.origin._code_as_text': ( 'resume/origin.html#_code_as_text',
+                                                                                'learner/resume/origin.py'),
                                        'learner.resume.origin._enclosed': ('resume/origin.html#_enclosed', 'learner/resume/origin.py'),
                                        'learner.resume.origin._globals_of': ('resume/origin.html#_globals_of', 'learner/resume/origin.py'),
                                        'learner.resume.origin._is_constant': ( 'resume/origin.html#_is_constant',

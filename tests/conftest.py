@@ -15,6 +15,9 @@ fsync,os.fsync = os.fsync,os.fstat # waiting for the disk tells nothing about th
 @pytest.fixture
 def sync(monkeypatch): monkeypatch.setattr(os, 'fsync', fsync)
 
+os.environ.pop('PYTHONDONTWRITEBYTECODE', None) # or each process that a test starts would compile the library
+sys.dont_write_bytecode = False
+
 settings.register_profile('default', deadline=None, derandomize=True, max_examples=30) # the same cases on every machine
 settings.register_profile('soak', deadline=None, max_examples=2000)                     # new ones on every run
 settings.load_profile('default')

@@ -79,38 +79,27 @@ def test_what_the_next_fit_depends_on_comes_back():
     close(there, here)
 
 class Says(Callback):
-    "Warns, logs and prints in the first worker"
+    "In the first worker, warns, logs, prints, and writes bytes that are no text, as a library in C may"
     def after_epoch(self):
         warnings.warn('take care')
         warnings.warn('nothing of importance')
         logging.warning('logged')
         print('printed', file=sys.stderr)
+        for fd in 1,2: os.write(fd, b'caf\xe9\n')
+        print('größe')
         self.learn.monitor = 'rmse'
 
-def test_warnings_and_logs_are_shown_and_metrics_come_back(capfd):
-    "What is silenced here is silent in the workers"
+def test_warnings_logs_and_output_are_shown_and_metrics_come_back(capfd, monkeypatch):
+    "What is silenced here is silent in the workers, and what is no text is shown as far as possible"
+    monkeypatch.setenv('PYTHONIOENCODING', 'latin-1')
     with warnings.catch_warnings():
         warnings.simplefilter('always')
         warnings.filterwarnings('ignore', 'nothing')
         learn = learner().fit(1, cbs=Says(), procs=2)
-    err = capfd.readouterr().err
-    assert all(err.count(o)==1 for o in ('UserWarning: take care', 'WARNING:root:logged', 'printed\n'))
-    assert 'nothing' not in err and learn.metrics[0].value==learn.recorder[-1,'rmse'] and learn.monitor=='rmse'
-
-shift = 0.
-def shifted(pred, targ): return pred.mean()*0+shift
-class SaysBytes(Says):
-    "Writes bytes that are no text, as a library in C may in another encoding"
-    def after_epoch(self):
-        super().after_epoch()
-        for fd in 1,2: os.write(fd, b'caf\xe9\n')
-        print('größe')
-
-def test_output_of_workers_that_is_no_text_is_shown_as_far_as_possible(capfd, monkeypatch):
-    monkeypatch.setenv('PYTHONIOENCODING', 'latin-1')
-    learn = learner().fit(1, cbs=SaysBytes(), procs=1)
-    res = capfd.readouterr()
-    assert 'caf\ufffd\n' in res.out and 'caf\ufffd\n' in res.err and 'größe\n' in res.out and learn.train_iter==10
+    out,err = capfd.readouterr()
+    assert all(err.count(o)==1 for o in ('UserWarning: take care', 'WARNING:root:logged', 'printed\n', 'caf\ufffd\n'))
+    assert 'nothing' not in err and out.count('caf\ufffd\n')==out.count('größe\n')==1 and learn.train_iter==10
+    assert learn.metrics[0].value==learn.recorder[-1,'rmse'] and learn.monitor=='rmse'
 
 def test_workers_train_when_nobody_reads_their_output(monkeypatch):
     "As in `python script.py | head -1`, and in one process"
@@ -118,8 +107,10 @@ def test_workers_train_when_nobody_reads_their_output(monkeypatch):
         closed = open(os.devnull, 'w')
         closed.close()
         monkeypatch.setattr(sys, o, closed)
-    assert learner(show=True).fit(1, cbs=SaysBytes(), procs=1).train_iter==10
+    assert learner(show=True).fit(1, cbs=Says(), procs=1).train_iter==10
 
+shift = 0.
+def shifted(pred, targ): return pred.mean()*0+shift
 class Scales(Callback):
     "Has functions as attributes"
     def __init__(self): self.f,self.fs = shifted,dict(a=[partial(shifted, targ=None)])
@@ -142,7 +133,7 @@ def test_functions_of_metrics_and_callbacks_are_those_of_here():
     for o in shifted,Scales: o.__module__ = '__main__' # a function of a notebook or script is sent as it is
     try:
         learn,cb,counts = synth_learner(metrics=shifted),Scales(),Counts()
-        learn.fit(1, cbs=[cb, counts], procs=2)
+        learn.fit(1, cbs=[cb, counts], procs=1)
         shift = 5.
         assert learn.validate()['shifted']==5 and cb.f is cb.fs['a'][0].func is shifted
         assert counts.steps()==11 and count_steps.n==10 and counts.others==[count_steps]

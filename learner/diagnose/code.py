@@ -10,6 +10,7 @@ __all__ = []
 
 # %% ../../nbs/diagnose/02_code.ipynb #imports
 import ast,inspect,linecache,textwrap
+from collections import ChainMap
 from functools import lru_cache,reduce
 from tokenize import TokenError
 from types import FunctionType
@@ -262,8 +263,9 @@ def functions_of(
             above = found.setdefault(k, [])
             if function_of(v) and (not above or _calls_super(above[-1])): above.append(v)
     fs = {k:list(dict.fromkeys(filter(None, map(function_of, v)))) for k,v in found.items()}
-    def of_instance(k): return not isinstance(inspect.getattr_static(cb, k, None), (classmethod,staticmethod))
-    return {k:(v, 'self' if of_instance(k) else 'cls') for k,v in fs.items() if v}
+    attrs = ChainMap(vars(cb), *map(vars, type(cb).__mro__))
+    def first_argument(k): return 'cls' if isinstance(attrs.get(k), (classmethod,staticmethod)) else 'self'
+    return {k:(v, first_argument(k)) for k,v in fs.items() if v}
 
 def _calls_super(f): return (f := function_of(f)) is not None and 'super' in names_in(f.__code__)
 

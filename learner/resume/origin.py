@@ -11,7 +11,7 @@ __all__ = []
 import hashlib,platform,sys
 from collections import deque
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache,partial
 from types import CodeType,FunctionType,MappingProxyType,MethodType,ModuleType
 from weakref import ref
 import torch
@@ -92,7 +92,7 @@ class CodeReader:
             case staticmethod() | classmethod(): return self.describe(o.__func__)
             case property(): return self.describe([o.fget, o.fset])
             case FunctionType(): return self.describe(self._of_function(o))
-            case CodeType(): return self.describe([o.co_code, o.co_names, o.co_consts])
+            case CodeType(): return _code_as_text(o)
             case type(): return self.describe(self._of_class(o))
             case dict() | MappingProxyType(): return self.describe([*o.items()])
             case tuple() | list(): return f"({','.join(map(self.describe, o))})"
@@ -103,6 +103,9 @@ class CodeReader:
     def digest(self, o) -> str:
         "A short text that is another one if `o` does something else"
         return hashlib.sha256(self.describe(o).encode()).hexdigest()[:16]
+
+@lru_cache(2000)
+def _code_as_text(code): return CodeReader().describe([code.co_code, code.co_names, code.co_consts])
 
 # %% ../../nbs/resume/02_origin.ipynb #source_in_use
 _leaves = *value_types,ref,Dispatcher
@@ -118,8 +121,9 @@ def _named(f):
 def _uses(o):
     "What `o` holds or uses"
     if isinstance(o, (FunctionType,type)):
+        if not is_own(o): return []
         fs = functions_in(o) if isinstance(o, type) else [inner_function(o)]
-        return [p for f in fs for p in _named(f)] if is_own(o) else []
+        return [p for f in fs for p in _named(f)]
     if isinstance(o, partial): return [o.func, *o.args, *o.keywords.values()]
     if isinstance(o, MethodType): return [o.__self__, o.__func__]
     if isinstance(o, container_types): return [*o] if len(o)<=1000 else []
