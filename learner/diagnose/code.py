@@ -255,19 +255,18 @@ def functions_of(
     "Functions and methods of `cb`, with those of base classes that they call by `super`, and their first argument"
     if isinstance(cb, FuncCallback): return {cb.name: ([cb.f], 'learn')}
     classes = type(cb).__mro__[:type(cb).__mro__.index(Callback)]
-    found = {ev:[h] for ev in cb.heard_events() if (h := cb.handler(ev))} # some may have been given to the instance
+    found = {ev:[function_of(h)] for ev in cb.heard_events() if (h := cb.handler(ev))} # some are of the instance alone
     for cls in classes:
         setters = {f'{k} = …':v.fset for k,v in vars(cls).items() if isinstance(v, property) and v.fset}
         for k,v in (vars(cls)|setters).items():
-            v = v.fget if isinstance(v, property) else v
-            above = found.setdefault(k, [])
-            if function_of(v) and (not above or _calls_super(above[-1])): above.append(v)
-    fs = {k:list(dict.fromkeys(filter(None, map(function_of, v)))) for k,v in found.items()}
+            f,above = function_of(v.fget if isinstance(v, property) else v),found.setdefault(k, [])
+            if f and (not above or _calls_super(above[-1])): above.append(f)
+    fs = {k:list(dict.fromkeys(filter(None, v))) for k,v in found.items()}
     attrs = ChainMap(vars(cb), *map(vars, type(cb).__mro__))
     def first_argument(k): return 'cls' if isinstance(attrs.get(k), (classmethod,staticmethod)) else 'self'
     return {k:(v, first_argument(k)) for k,v in fs.items() if v}
 
-def _calls_super(f): return (f := function_of(f)) is not None and 'super' in names_in(f.__code__)
+def _calls_super(f): return f is not None and 'super' in names_in(f.__code__)
 
 def events_of(
     cb:Callback, # A callback
