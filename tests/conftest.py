@@ -62,12 +62,14 @@ def pytest_runtest_setup(item):
 def sampled(cases, name, n, together=1):
     """One in `n` of the cases of a test, or more: any `together` values of its lists of parameters meet in one of
     them. The same ones on every machine"""
-    def meetings(o): return {*combinations(enumerate(o._idlist), together)}
-    kept,rest,met = [],[],set()
-    for o in sorted(cases, key=lambda o: crc32(f'{name}[{o.id}]'.encode())):
-        (rest if meetings(o)<=met else kept).append(o)
-        met |= meetings(o)
-    return kept + rest[:max(0, len(cases)//n-len(kept))]
+    order = sorted(cases, key=lambda o: crc32(f'{name}[{o.id}]'.encode()))
+    meetings = [{*combinations(enumerate(o._idlist), together)} for o in order]
+    chosen,met = {},set() # by place
+    for n_new in range(max(map(len, meetings)), 0, -1): # first those in which most meet that have not met yet
+        for i,there in enumerate(meetings):
+            if len(there-met)>=n_new: chosen[i] = order[i]; met |= there
+    others = [o for i,o in enumerate(order) if i not in chosen]
+    return [*chosen.values(), *others[:max(0, len(cases)//n-len(chosen))]]
 
 @pytest.hookimpl(trylast=True) # when the lists of parameters have been multiplied
 def pytest_generate_tests(metafunc):

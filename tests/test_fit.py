@@ -54,9 +54,8 @@ def plain_loop(n_epoch, train, opt_func):
     return model
 
 # The same bits as a hand-written loop
-@pytest.mark.parametrize('kwargs', [{}, dict(num_workers=2), dict(num_workers=2, persistent_workers=True)],
-    ids=['0','2','persistent'])
-@pytest.mark.parametrize('opt_func', [sgd, adam], ids=['momentum','adam'])
+@pytest.mark.parametrize('opt_func,kwargs', [(sgd, {}), (adam, {}), (adam, dict(num_workers=2)),
+    (sgd, dict(num_workers=2, persistent_workers=True))], ids=['momentum','adam','2 workers','persistent'])
 @pytest.mark.filterwarnings('ignore:This DataLoader will create')
 def test_weights_are_those_of_a_plain_training_loop(opt_func, kwargs, close, capsys):
     plain,*ours = dls = [loaders(**kwargs)[0], *loaders(**kwargs)]

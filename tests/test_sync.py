@@ -6,6 +6,7 @@ from fastcore.nbio import nb2str
 from nbdev.clean import _nbdev_clean
 from nbdev.config import get_config
 from nbdev.doclinks import nbglob
+from processes import run_script
 
 cfg = get_config()
 root,nbs,lib = cfg.config_path,cfg.nbs_path,cfg.lib_path
@@ -37,7 +38,7 @@ def test_clean(fn):
 
 @pytest.mark.parametrize('tool', ['readme','stub'])
 def test_written(tool):
-    p = subprocess.run([sys.executable, root/f'tools/{tool}.py', '--check'], cwd=root, capture_output=True, text=True)
+    p = run_script('import runpy,sys; runpy.run_path(sys.argv[1], run_name="__main__")', f'tools/{tool}.py', '--check')
     assert p.returncode==0, p.stderr
 
 def test_lists_of_pages():
