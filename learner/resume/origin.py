@@ -46,9 +46,10 @@ class CodeReader:
     def __init__(self): self.known = {}
 
     def functions(self, own):
-        "Functions and methods whose globals are `own`, those of a module"
+        "Functions of a module, and methods of its classes, whose globals are `own`"
         if id(own) not in self.known:
-            held = [v for o in own.values() for v in (vars(o).values() if isinstance(o, type) else [o])]
+            def of_it(o): return isinstance(o, type) and o.__module__==own.get('__name__')
+            held = [v for o in own.values() for v in (vars(o).values() if of_it(o) else [o])]
             # kept with its functions: the `id` of a dict that is gone may come again
             self.known[id(own)] = own,[g for v in held if (g := inner_function(v)) and g.__globals__ is own]
         return self.known[id(own)][1]
