@@ -575,3 +575,20 @@ class Annealed:
 def test_a_loss_that_changes_while_it_trains_is_not_told_to_compare_samples(cb, recwarn):
     mk(cb(), loss_func=Annealed()).fit(1)
     assert not recwarn.list
+
+def test_a_window_that_grows_is_the_mean_over_its_samples():
+    "`n_acc` may change at any batch: what was added before counts as much as what comes after"
+    data = torch.utils.data.TensorDataset(torch.randn(48, 3), torch.randn(48, 2))
+    def model(): torch.manual_seed(0); return nn.Linear(3, 2)
+    def grow(learn):
+        if learn.train_iter==3: learn.gradient_accumulation.n_acc = 32
+    learn = Learner(DataLoaders(torch.utils.data.DataLoader(data, 8), device='cpu'), model(), nn.MSELoss(),
+        opt_func=torch.optim.SGD, lr=.5).remove_cb(ProgressCallback)
+    learn.fit(1, cbs=[GradientAccumulation(16), Callback(before_batch=grow)])
+    m,loss_func = model(),nn.MSELoss()
+    opt = torch.optim.SGD(m.parameters(), lr=.5)
+    for first,last in (0,16),(16,48):
+        opt.zero_grad()
+        loss_func(m(data.tensors[0][first:last]), data.tensors[1][first:last]).backward()
+        opt.step()
+    for p,q in zip(learn.model.parameters(), m.parameters()): torch.testing.assert_close(p, q)

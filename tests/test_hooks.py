@@ -518,3 +518,11 @@ def test_sparse_outputs_have_no_statistics(to_sparse):
     data = [(torch.randn(4,3), torch.randn(4,1)) for _ in range(2)]
     Learner(DataLoaders(data, device='cpu'), model, nn.MSELoss(), opt_func=SGD).fit(1, cbs=stats)
     assert stats.stats[:,0].isnan().all() and not stats.stats[:,1].isnan().any()
+
+def test_a_copy_on_the_cpu_stays_what_the_layer_has_returned():
+    "Also where it was on the CPU: a ReLU after a norm often works in place"
+    m,x = nn.Sequential(nn.BatchNorm1d(3), nn.ReLU(inplace=True)).eval(),torch.randn(8, 3)
+    with torch.no_grad():
+        expected = m[0](x)
+        with hook_output(m[0], cpu=True) as h: m(x)
+    assert torch.equal(h.stored, expected) and h.stored.min()<0

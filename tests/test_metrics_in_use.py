@@ -941,3 +941,24 @@ def test_the_generator_of_a_wrapper_around_a_metric_is_put_back():
         learn,before = learner(metrics=metric),own.bit_generator.state
         learn.fit(1)
         assert own.bit_generator.state==before # validation moves nothing
+
+@pytest.mark.parametrize('metric,told', [(accuracy, 'partial(accuracy, axis=1)'), (partial(accuracy, axis=1), None),
+    (BalancedAccuracy(), 'BalancedAccuracy(axis=1)'), (BalancedAccuracy(axis=1), None), (mse, None)], ids=str)
+@pytest.mark.parametrize('fits', [False,True])
+def test_a_metric_that_takes_another_axis_for_the_classes_than_the_loss_is_named(metric, told, fits, recwarn):
+    "Where axes are of one length, it would be computed, and wrong"
+    pred = torch.randn(6, 4, 4)
+    dl = [(pred[i:i+3], pred[i:i+3].argmax(1)) for i in (0,3)]
+    if metric is mse: dl = [(x, torch.zeros_like(x)) for x,_ in dl]
+    loss_func = nn.MSELoss() if metric is mse else nn.CrossEntropyLoss()
+    learn = Learner(DataLoaders(dl, dl, device='cpu'), Scaled(), loss_func, opt_func=torch.optim.SGD, lr=0.,
+        metrics=metric).remove_cb(ProgressCallback)
+    res = learn.fit(1).recorder.rows[-1] if fits else learn.validate()
+    said = {str(o.message) for o in recwarn if 'for the classes' in str(o.message)}
+    if told: assert len(said)==1 and f'`CrossEntropyLoss` axis 1: write `metrics={told}`' in said.pop()
+    else: assert not said
+    if metric is not mse and not told: assert float(dict(res)[learn.metrics[0].name])==1
+
+class Scaled(nn.Module):
+    def __init__(self): super().__init__(); self.scale = nn.Parameter(torch.ones(()))
+    def forward(self, x): return x*self.scale

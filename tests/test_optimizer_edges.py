@@ -1022,3 +1022,50 @@ def test_weight_decay_that_was_written_into_a_spared_group_stays_where_a_run_res
         learn.fit(3, resume='stopped', cbs=Callback(after_batch=lambda cb: rest.append(decays(cb.learn))))
     else: learn.resume(cbs=Callback(after_batch=lambda cb: rest.append(decays(cb.learn))))
     assert rest==inside[n:] and same(weights(learn), weights(whole))
+
+step_lr = partial(torch.optim.lr_scheduler.StepLR, step_size=1)
+begin_with_rates = {'fit': dict(), 'Warmup': dict(cbs=lambda: Warmup(2)), 'TorchScheduler': dict(
+    cbs=lambda: TorchScheduler(step_lr)), 'fit_flat_cos': dict(method='fit_flat_cos'),
+    'fit_one_cycle': dict(method='fit_one_cycle'), 'fit_sgdr': dict(method='fit_sgdr', cycle_len=1)}
+@pytest.mark.parametrize('how', begin_with_rates)
+def test_a_rate_that_was_written_is_that_with_which_a_schedule_begins(how, recwarn):
+    "As in a loop where a scheduler is made for the optimizer. Where `learn.lr` was given, a warning says that it counts"
+    def highest(lr):
+        learn = synth_learner(4, 0, lr=lr, opt_func=partial(torch.optim.SGD, lr=.001))
+        learn.fit(1)
+        write_rates(learn, 'lr', .5)
+        kwargs = dict(begin_with_rates[how])
+        method,cbs = kwargs.pop('method', 'fit'),kwargs.pop('cbs', lambda: None)()
+        getattr(learn, method)(1, cbs=cbs, **kwargs)
+        return max(learn.recorder.lrs)
+    assert highest(None)==pytest.approx(.5) and not recwarn.list
+    assert highest(.1)==pytest.approx(.1) and len(recwarn)==1
+    assert 'in the groups of `learn.opt` is 0.5 now' in str(recwarn[0].message)
+
+def test_a_ready_scheduler_has_rates_of_its_own_of_which_nothing_is_told(recwarn):
+    learn = synth_learner(4, 0, lr=.1, opt_func=torch.optim.SGD)
+    learn.fit(1)
+    write_rates(learn, 'lr', .5)
+    learn.fit(1, cbs=TorchScheduler(step_lr(learn.opt)))
+    assert learn.recorder.lrs[-1]==.5 and not recwarn.list
+
+@pytest.mark.parametrize('lr', [None,.001])
+def test_a_group_that_is_added_between_fits_trains_with_its_own_rate(lr, recwarn):
+    "As PyTorch's users unfreeze: by hand it moves as far. Where `learn.lr` was given, a warning names both"
+    def freed():
+        torch.manual_seed(0)
+        model = TwoParts()
+        first,last = parts(model)
+        for p in first: p.requires_grad_(False)
+        return model,first,last
+    model,first,last = freed()
+    learn = synth_learner(4, 0, model=model, lr=lr, opt_func=partial(torch.optim.SGD, lr=.001),
+        splitter=lambda m: [parts(m)[1]])
+    learn.fit(1)
+    for p in first: p.requires_grad_(True)
+    learn.opt.add_param_group(dict(params=first, lr=1e-5))
+    used = []
+    learn.fit(1, cbs=on(event.before_step)(lambda learn: used.append([g['lr'] for g in learn.opt.param_groups])))
+    assert all(o==([.001,1e-5] if lr is None else [.001,.001]) for o in used) and len(used)==4
+    assert len(recwarn)==(lr is not None)
+    if lr is not None: assert '[0.001, 1e-05] now, and the fit begins with `learn.lr`, 0.001' in str(recwarn[0].message)

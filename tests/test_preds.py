@@ -1594,3 +1594,23 @@ def test_single_numbers_for_batches_of_one_come_in_the_order_of_the_dataset():
     learn = Learner(DataLoaders([(x, y)], device='cpu'), Squeezes(), lambda p,t: p.mean())
     preds,targs = learn.get_preds(dl=DataLoader(TensorDataset(x, y), 1, sampler=[3,1,5,0,4,2]))
     assert preds.tolist()==targs.tolist()==[0,1,2,3,4,5]
+
+@pytest.mark.parametrize('dtype', [torch.bfloat16,torch.float16,torch.float32])
+def test_decisions_about_predictions_in_half_precision_are_those_of_accuracy(dtype):
+    "Their probabilities would be rounded to equal ones, and across a threshold"
+    class Same(nn.Module):
+        def __init__(self): super().__init__(); self.p = nn.Parameter(torch.zeros(1))
+        def forward(self, x): return x+self.p.to(x.dtype)*0
+    torch.manual_seed(0)
+    pred = (torch.randn(400, 5)*.02).to(dtype)
+    for loss_func,targ in (nn.CrossEntropyLoss(),pred.argmax(1)),(nn.BCEWithLogitsLoss(),(pred>0).to(dtype)):
+        dl = DataLoader(TensorDataset(pred, targ), 64)
+        probs,_,decided = Learner(DataLoaders(dl, dl, device='cpu'), Same(), loss_func).get_preds(with_decoded=True)
+        assert torch.equal(decided, targ.to(decided.dtype)) and probs.dtype==torch.float32
+
+def test_losses_are_those_of_what_the_model_has_returned_whatever_the_activation_does():
+    y = torch.randint(0, 2, (N, C), generator=torch.Generator().manual_seed(1)).float()
+    learn = mk(DataLoader(TensorDataset(X, y), 5), loss_func=nn.BCEWithLogitsLoss())
+    *_,losses = learn.get_preds(with_loss=True)
+    *_,same = learn.get_preds(with_loss=True, act=torch.sigmoid_)
+    assert torch.equal(losses, same)

@@ -828,3 +828,15 @@ def test_a_schedule_shows_no_addresses_so_that_a_resume_knows_it_again():
     for ease in (Ease, lambda: (lambda a: a), lambda: eased):
         a,b = (repr(Schedule(partial(eased, ease=ease(), by=2), .1, .2)) for _ in range(2))
         assert a==b and '0x' not in a and a.startswith('eased(0.1 → 0.2, ease=') and a.endswith('by=2)')
+
+def test_one_cycle_leaves_a_part_of_the_optimizer_without_momentum():
+    "As it is without where it trains alone; momentum that was asked for is for all"
+    def seen(**kwargs):
+        model,moms = nn.Sequential(nn.Linear(1, 2), nn.Linear(2, 1)),[]
+        def two(groups): return OptimList(torch.optim.SGD(groups[:1], lr=.1), torch.optim.AdamW(groups[1:], lr=.1))
+        learn = synth_learner(4, 0, model=model, opt_func=two, splitter=lambda m: [[*o.parameters()] for o in m])
+        learn.fit_one_cycle(1, .1, cbs=Callback(before_step=lambda learn: moms.append(get_hyper(learn.opt, 'mom'))),
+            **kwargs)
+        return [*zip(*moms)]
+    plain,adam = seen()
+    assert plain==(0.,)*4 and adam==seen(moms=(.95,.85,.95))[0] and max(adam)==.95

@@ -825,3 +825,30 @@ def test_classes_that_a_score_is_about_are_numbers_of_classes():
 
 def test_a_metric_that_is_called_without_targets_says_so():
     with pytest.raises(TypeError, match='the model gives a Tensor, and the batch has none'): rmse(torch.ones(3))
+
+class Squeezes(nn.Module):
+    "A model that drops the axis of a batch of one sample"
+    def __init__(self): super().__init__(); self.p = nn.Parameter(torch.zeros(1))
+    def forward(self, x): return (x+self.p*0).squeeze()
+
+@pytest.mark.parametrize('bs', [1,4,9])
+def test_labels_of_a_model_that_drops_the_axis_of_a_single_sample(bs):
+    x,y = randn(9, 5),(randn(9, 5)>0).float()
+    dl = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(x, y), bs)
+    metrics = [F1ScoreMulti(), F1ScoreMulti(average='samples'), PrecisionMulti(), HammingLossMulti()]
+    learn = Learner(DataLoaders(dl, dl, device='cpu'), Squeezes(), BCEWithLogitsLossFlat(), metrics=metrics)
+    targ,pred = y.numpy(),(x>0).numpy()
+    _,*found = dict(learn.validate()).values()
+    assert [*map(float, found)]==pytest.approx([sk.f1_score(targ, pred, average='macro', zero_division=0),
+        sk.f1_score(targ, pred, average='samples', zero_division=0),
+        sk.precision_score(targ, pred, average='macro', zero_division=0), sk.hamming_loss(targ, pred)])
+
+@pytest.mark.parametrize('average', ['macro','weighted','micro'])
+@pytest.mark.parametrize('name', ['roc_auc_score','average_precision_score'])
+def test_the_average_over_labels_that_a_function_of_scikit_learn_is_given(name, average):
+    p = randn(50, 4)+torch.arange(4)*2.
+    t = (randn(50, 4)+p*.3-torch.arange(4)*.6>0).float()
+    f = getattr(sk, name)
+    for m in from_sklearn(name, average=average), from_sklearn(partial(f, average=average)):
+        assert float(fed(m, p, t, [20, 30]).value)==pytest.approx(f(t, p, average=average))
+    assert float(fed(from_sklearn(name), p, t, [20, 30]).value)==pytest.approx(f(t.view(-1), p.view(-1)))

@@ -25,7 +25,7 @@ def _taken(o, detach, cpu):
     "`o` with its tensors detached, or copied to the CPU, as asked"
     def take(t):
         if detach: t = t.detach()
-        return t.cpu() if cpu else t
+        return t.to('cpu', copy=True) if cpu else t # also where it is on the CPU: the next layer may change it in place
     return map_tensors(take, o)
 
 def _module(name, m):

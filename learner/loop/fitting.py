@@ -20,7 +20,8 @@ from ..core.dispatch import check_scopes
 from ..core.tracebacks import warn
 from ..data.loaders import length
 from ..model.groups import FreezeMixin,norm_bias_params
-from ..model.hypers import first_groups,get_hyper,hypers,is_split,n_groups,set_hyper,spare,values_for,with_added
+from ..model.hypers import first_groups,get_hyper,hypers,is_split,n_groups,parts_of,set_hyper,spare,values_for
+from ..model.hypers import with_added
 from ..model.optimizer import clear_state,decay_by_hook,drop_grads,go_with_params,make_opt,params_of,to_eval
 from .loop import has_grads,own_pieces
 from .inference import InferenceMixin,check_parts,release_frames
@@ -197,6 +198,11 @@ def ready_to_train(learn): # A learner that is to train
         "`learn.unfreeze()` frees what `freeze` has frozen, and `learn.model.requires_grad_(True)` everything")
 
 # %% ../../nbs/loop/07_fitting.ipynb #check_rates
+def _as_left(opt, k, v, left):
+    "Whether rates are those that were left. A group that was added since may have any decay, or the usual rate"
+    usual = {o.defaults.get('lr') for o in parts_of(opt)}
+    return v[:len(left)]==left and (k!='lr' or usual.issuperset(v[len(left):]))
+
 def check_rates(
     learn, # A learner that is to train
     names, # Those of `lr` and `wd` that the fit was not given, and no schedule sets
@@ -207,10 +213,11 @@ def check_rates(
     learn.note_opt()
     for k in names & learn.rates_left.keys():
         v,ours = learn.rates_left[k],getattr(learn, k)
-        same = not assigned and v[:len(known := left.get(k, v))]==known # groups may have been added
-        if same or ours is None or v==values_for(first_groups(opt), ours, k): continue
+        same = not assigned and _as_left(opt, k, v, left.get(k, v))
+        if same or ours is None: continue
         shown = v[0] if len({*v})==1 else v
         if k=='lr' and ours is learn.lr_of_opt and not assigned: learn.lr = learn.lr_of_opt = shown; continue
+        if v==values_for(first_groups(opt), ours, k): continue
         what = dict(lr='learning rate', wd='weight decay')[k]
         told = (f"The optimizer that was assigned to `learn.opt` has the {what} {shown}" if assigned
             else f"The {what} in the groups of `learn.opt` is {shown} now")
@@ -260,7 +267,7 @@ def run_fit(learn,
     for cb in [*learn.cbs]: cb('prepare_fit') # called directly: no scope is running yet
     if stopped is None:
         overrides = {}
-        check_rates(learn, {k for k,v in dict(lr=lr, wd=wd).items() if v is None} - scheduled_in(learn))
+        check_rates(learn, {k for k,v in dict(lr=lr, wd=wd).items() if v is None} - scheduled_in(learn, relative=False))
         asked = given_hypers(learn, wd=learn.wd if wd is None else wd, lr=learn.lr if lr is None else lr)
     else:
         overrides = overrides_of(learn, stopped, lr, wd, by_fit)

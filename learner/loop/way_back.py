@@ -90,9 +90,12 @@ def edited_rates(learn, stopped):
     was = stopped.position.settings or {}
     return {k:v for k in ('lr','wd') if k in was and plain(v := getattr(learn, k))!=was[k]}
 
-def scheduled_in(learn):
+def scheduled_in(learn,
+    relative:bool=True, # Also from those that begin with the value that the fit has
+):
     "Hyper-parameters that callbacks set from schedules"
-    return {k for cb in learn.cbs if cb.handler('rescale_hyper') for k in getattr(cb, 'sets', ())}
+    cbs = [cb for cb in learn.cbs if cb.handler('rescale_hyper') and (relative or not getattr(cb, 'relative', False))]
+    return {k for cb in cbs for k in getattr(cb, 'sets', ())}
 
 def overrides_of(learn, stopped, lr, wd, by_fit):
     "Hyper-parameters that a fit which resumes changes: by its arguments, or by hand since it was stopped"

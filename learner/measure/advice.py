@@ -25,10 +25,10 @@ from ..values.tensors import dtype_name
 from ..data.generators import keep_random
 from ..data.loaders import target_names
 from ..model.losses import BaseLoss
-from ..model.loss_properties import ignore_index_of,is_of_own_class,kind_of,losses_in
+from ..model.loss_properties import class_axis_of,ignore_index_of,is_of_own_class,kind_of,losses_in
 from ..model.mapping import MapBatch,needs_no_targets,part_of,pred_names,takes,takes_tensors
 from ..model.weights import unwrapped
-from .metrics import AvgMetric,Metric,held
+from .metrics import AvgMetric,Metric,argument_of,has_argument,held
 
 # %% ../../nbs/measure/07_advice.ipynb #no_loss
 def _loss_for(yb):
@@ -304,6 +304,29 @@ def _pairs_all(f, pred, targ):
     except Exception: return False # it reshapes them itself, or wants something else
     return isclose(*same, rel_tol=1e-4) and not isclose(got, same[0], rel_tol=1e-3)
 
+def _axes_without(pred, targ):
+    "Axes without which predictions have the shape of the targets"
+    return [i for i in range(pred.ndim) if pred.shape[:i]+pred.shape[i+1:]==targ.shape]
+
+def _axis_taken(m):
+    "Where a metric takes the classes to be; None if that is not known"
+    res = getattr(m, 'axis', getattr(m, 'dim_argmax', None))
+    func = getattr(m, 'func', None) if isinstance(m, AvgMetric) else None
+    if res is None and func is not None and has_argument(func, 'axis'):
+        res = getattr(func, 'keywords', {}).get('axis', argument_of(func, 'axis').default)
+    return res if isinstance(res, int) else None
+
+def _check_axes(metrics, loss_func, pred, targ):
+    "Warn of metrics that take the classes along another axis than the loss, where either would fit"
+    axes = _axes_without(pred, targ)
+    if len(axes)<2 or kind_of(loss_func)!='class': return
+    axis = class_axis_of(loss_func)%pred.ndim
+    for m in metrics:
+        if (taken := _axis_taken(m)) is None or taken%pred.ndim==axis or axis not in axes: continue
+        warnings.warn(f"`{m.name}` takes axis {taken%pred.ndim} of the predictions, whose shape is "
+            f"{tuple(pred.shape)}, for the classes, and `{short_name(loss_func)}` axis {axis}: "
+            f"write `metrics={m.called_with_axis(axis)}`")
+
 def check_shapes(
     learn, # After a batch
     metrics=(), # Whose functions are looked at too
@@ -311,6 +334,7 @@ def check_shapes(
     "Refuse predictions and targets of which the loss, or a metric, would compare each with all others"
     pred,targ = _pair(learn)
     if pred is None or pred.shape==targ.shape: return True
+    _check_axes(metrics, learn.loss_func, pred, targ)
     try: n = torch.broadcast_shapes(pred.shape, targ.shape).numel()
     except RuntimeError: return True # a loss of classes, for example
     if n<=max(pred.numel(), targ.numel()): return pred.ndim>0 and len(pred)>1
@@ -373,9 +397,8 @@ def _axis_of_classes(m, learn):
     if pred.shape==targ.shape and pred.ndim>1 and bool(((targ==0) | (targ==1)).all()) and not multi:
         return f"{res}. Targets are yes or no for each class: metrics for that are called `…_multi` and `…Multi`"
     if pred.shape[:-1]==targ.shape and multi: return f"{res}. Targets are one class each, and `{m.name}` is for several"
-    axes = [i for i in range(pred.ndim) if pred.shape[:i]+pred.shape[i+1:]==targ.shape]
-    taken = getattr(m, 'axis', getattr(m, 'dim_argmax', None))
-    right = isinstance(taken, int) and taken%pred.ndim in axes # something else is wrong
+    axes,taken = _axes_without(pred, targ),_axis_taken(m)
+    right = taken is not None and taken%pred.ndim in axes # something else is wrong
     call = m.called_with_axis(axes[0]) if len(axes)==1 and isinstance(m, Metric) and not right else None
     return f"{res}. The classes are in axis {axes[0]}: write `metrics={call}`" if call else res
 

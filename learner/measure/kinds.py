@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import nn
 from ..core.checks import argument_names,brief,checked,nearest,signature
+from ..values.tensors import as_single
 from ..model.losses import is_kept
 from ..model.loss_properties import ignore_index_of,loss_of
 from .metrics import AvgLoss,AvgMetric,Metric,as_double,flat_pair,func_name,has_argument,ignored_by
@@ -49,7 +50,7 @@ def check_several(
         "`accuracy_multi` is for scores that say yes or no")
 
 def _numpy(t): # numpy has no bfloat16, and squares of float16 overflow
-    return (t.float() if t.dtype in (torch.bfloat16,torch.float16) else t).cpu().numpy()
+    return as_single(t).cpu().numpy()
 
 _bundle = 256
 def _and(parts, new, n):
@@ -102,7 +103,7 @@ class AccumMetric(Metric):
     def accumulate(self, learn):
         pred,targ = self.pair(learn)
         one_each = pred.numel()==targ.numel()
-        if self.activation is not None: pred = self.activation(pred)
+        if self.activation is not None: pred = self.activation(as_single(pred))
         if self.dim_argmax is not None and not (self.only_scores and one_each):
             check_several(pred, self.dim_argmax)
             if self.only_scores and (name := func_name(self.func)) in _of_scores: raise ValueError(
@@ -179,7 +180,9 @@ def from_sklearn(
         "not decisions: leave out `thresh`. For probabilities, give `activation=torch.sigmoid`")
     if activation is None and decides and thresh is not None: activation = torch.sigmoid
     dim_argmax = axis if decides and thresh is None else None
-    if thresh is not None and 'average' in kwargs: kwargs.setdefault('flatten', False) # the average is one of labels
+    of_labels = thresh is not None or func_name(func) in _of_scores or not decides
+    given = {**getattr(func, 'keywords', {}), **kwargs}
+    if of_labels and 'average' in given: kwargs.setdefault('flatten', False) # the average is one of labels
     return AccumMetric(func, dim_argmax=dim_argmax, only_scores=is_class is None, activation=activation,
         thresh=thresh, to_np=True, invert_arg=True, name=name, higher_is_better=higher_is_better, **kwargs)
 

@@ -21,6 +21,7 @@ from torch import nn
 from ..core.checks import brief,checked,is_whole,signature,snake_name,unchecked
 from ..core.tracebacks import warn
 from ..values.functions import module_internals,of_library
+from ..values.tensors import as_single
 from ..values.copies import copied
 from ..data.search import in_slots,slots_of
 from ..data.batches import single
@@ -107,8 +108,8 @@ def as_double(
 def probabilities(
     x, # Scores
 ):
-    "Their sigmoid, in single precision at least: half precision would round some across a threshold"
-    return (x.float() if x.dtype in (torch.float16,torch.bfloat16) else x).sigmoid()
+    "Their sigmoid"
+    return as_single(x).sigmoid()
 
 def as_rows(
     x, # A tensor with samples along its first axis, or of a single one, without axes
@@ -195,22 +196,26 @@ class AsFunction(Metric):
         self.__init__(*args[2:], **kwargs)
         return self(*pair)
 
-# %% ../../nbs/measure/01_metrics.ipynb #functions
-def _argument(f, name):
+# %% ../../nbs/measure/01_metrics.ipynb #argument_of
+def argument_of(
+    f, # A function or another callable
+    name, # Name of the argument
+):
     "The parameter of this name that `f` has, or passes on to what it wraps; None if there is none"
     try: own = signature(f, follow_wrapped=False).parameters
     except (TypeError, ValueError): return None # a built-in function has no signature
     if name in own: return own[name]
     passes_on = any(o.kind is o.VAR_KEYWORD for o in own.values())
     inner = getattr(innermost(f), '__wrapped__', None) if passes_on else None
-    return None if inner is None else _argument(inner, name)
+    return None if inner is None else argument_of(inner, name)
 
+# %% ../../nbs/measure/01_metrics.ipynb #functions
 def has_argument(
     f, # A function or another callable
     name, # Name of the argument
 ):
     "Whether `f` takes an argument of this name: a wrapper may not, though it shows the signature of what it wraps"
-    return _argument(f, name) is not None
+    return argument_of(f, name) is not None
 
 def innermost(f): # A function, or a `partial` of one
     "The function that a `partial` calls in the end"
@@ -240,7 +245,7 @@ def ignored_by(
     loss_func = loss_of(learn)
     said = ignore_index_of(func, ignore_index_of(loss_func, -100 if kind_of(loss_func)=='class' else None))
     if said is not None: return said
-    default = _argument(func, 'ignore_index').default
+    default = argument_of(func, 'ignore_index').default
     return default if is_whole(default) else -100
 
 # %% ../../nbs/measure/01_metrics.ipynb #notes

@@ -231,11 +231,11 @@ class LabelCounts(CountScore):
         if pred.ndim>2:
             raise ValueError(f"`{self.name}` is of predictions `(bs, n_labels)`, "
                 f"but their shape is {tuple(pred.shape)}")
-        rows = as_rows(pred)
-        self.check_labels(rows.shape[1])
+        shape = as_rows(max(targ, pred, key=lambda o: o.ndim)).shape # a model may drop the axis of a single sample
+        self.check_labels(shape[1])
         scores = probabilities(pred) if self.sigmoid else pred
         predicted,targ = flat_pair(scores>self.thresh, targ>.5)
-        return predicted.view(rows.shape),targ.view(rows.shape)
+        return predicted.view(shape),targ.view(shape)
 
     def count(self, learn):
         predicted,targ = self.decide(learn)

@@ -18,6 +18,7 @@ from torch import nn
 from torch.nn import functional as F
 from ..core.checks import signature
 from ..values.functions import of_library
+from ..values.tensors import as_single
 from ..data.batches import find_bs,is_of_samples,parts_in,single,tensors_in
 from .losses import BaseLoss,DiceLoss,FocalLoss,LabelSmoothingCrossEntropy,is_kept
 
@@ -36,9 +37,10 @@ def _over(thresh): return lambda x: x>thresh
 
 # torch's losses, as modules and functions: activation and decision
 _known = {
-    (nn.CrossEntropyLoss, F.cross_entropy): (partial(F.softmax, dim=1), _argmax(1)),
-    (nn.NLLLoss, F.nll_loss): (torch.exp, _argmax(1)),
-    (nn.BCEWithLogitsLoss, nn.MultiLabelSoftMarginLoss, F.binary_cross_entropy_with_logits): (torch.sigmoid, _over(.5)),
+    (nn.CrossEntropyLoss, F.cross_entropy): (lambda x: as_single(x).softmax(1), _argmax(1)),
+    (nn.NLLLoss, F.nll_loss): (lambda x: as_single(x).exp(), _argmax(1)),
+    (nn.BCEWithLogitsLoss, nn.MultiLabelSoftMarginLoss, F.binary_cross_entropy_with_logits):
+        (lambda x: as_single(x).sigmoid(), _over(.5)),
     (nn.BCELoss, F.binary_cross_entropy): (_identity, _over(.5)),
 }
 
@@ -108,6 +110,12 @@ def reduction_of(
     return _setting(loss_func, 'reduction', 'mean')
 
 # %% ../../nbs/model/05_loss_properties.ipynb #is_of_own_class
+def class_axis_of(
+    loss_func, # A loss of classes
+) -> int:
+    "Where predictions have the classes: torch's losses want them in axis 1"
+    return loss_func.axis if isinstance(loss_func, BaseLoss) else 1
+
 def is_of_own_class(
     loss_func, # Any loss
 ) -> bool:
@@ -190,7 +198,7 @@ def items_by(
     reduction = reduction_of(loss_func)
     if kind=='sample' or reduction=='batchmean': return _of_first(len)
     if kind=='element': return _of_first(torch.numel)
-    axis = loss_func.axis if isinstance(loss_func, BaseLoss) else 1
+    axis = class_axis_of(loss_func)
     weighted = reduction!='none' # else a callback averages, as a rule without the weights
     weight = _setting(loss_func, 'weight') if weighted else None
     return _of_first(_of_classes(weight, ignore_index_of(loss_func), axis), only=True)

@@ -16,6 +16,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 from ..core.checks import argument_names,brief,checked,in_range,is_whole,nearest,one_of,signature
+from ..values.tensors import as_single
 
 # %% ../../nbs/model/04_losses.ipynb #check_places
 def _lengths(shape): return [n for n in shape if n!=1] # an axis of length 1 changes no order
@@ -129,7 +130,7 @@ class CrossEntropyLossFlat(BaseLoss):
     "`nn.CrossEntropyLoss`, flattened"
     y_int,loss_cls = True,nn.CrossEntropyLoss
     def __init__(self, *args, axis:int=-1, **kwargs): super().__init__(self.loss_cls, *args, axis=axis, **kwargs)
-    def activation(self, x): return F.softmax(x, dim=self.axis)
+    def activation(self, x): return F.softmax(as_single(x), dim=self.axis)
     def decodes(self, x): return x.argmax(dim=self.axis)
 
 class LabelSmoothingCrossEntropy(nn.Module):
@@ -156,7 +157,7 @@ class LabelSmoothingCrossEntropy(nn.Module):
             ignore_index=self.ignore_index)
         return self.eps*spread + (1-self.eps)*nll
 
-    def activation(self, x): return F.softmax(x, dim=1)
+    def activation(self, x): return F.softmax(as_single(x), dim=1)
     def decodes(self, x): return x.argmax(dim=1)
 
 class LabelSmoothingCrossEntropyFlat(CrossEntropyLossFlat):
@@ -171,7 +172,7 @@ class BCEWithLogitsLossFlat(BaseLoss):
         **kwargs):
         super().__init__(nn.BCEWithLogitsLoss, *args, axis=axis, floatify=floatify, is_2d=False, **kwargs)
         self.thresh = thresh
-    def activation(self, x): return torch.sigmoid(x)
+    def activation(self, x): return as_single(x).sigmoid()
     def decodes(self, x): return x>self.thresh
 
 def BCELossFlat(
@@ -223,7 +224,7 @@ class FocalLoss(nn.Module):
         return F.nll_loss(rest**self.gamma * logp, targ.long(), weight=self.weight, reduction=self.reduction,
             ignore_index=self.ignore_index)
 
-    def activation(self, x): return F.softmax(x, dim=1)
+    def activation(self, x): return F.softmax(as_single(x), dim=1)
     def decodes(self, x): return x.argmax(dim=1)
 
 class FocalLossFlat(CrossEntropyLossFlat):
@@ -273,6 +274,6 @@ class DiceLoss:
         loss = 1 - (2*(p*t).sum(2)+self.smooth)/(areas+self.smooth)
         return loss if self.reduction=='none' else getattr(loss, self.reduction)()
 
-    def activation(self, x): return F.softmax(x, dim=self.axis)
+    def activation(self, x): return F.softmax(as_single(x), dim=self.axis)
     def decodes(self, x): return x.argmax(dim=self.axis)
     def __repr__(self): return f"DiceLoss(axis={self.axis}, reduction={self.reduction!r})"

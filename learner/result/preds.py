@@ -216,11 +216,11 @@ class GatherPredsCallback(Callback):
         self.coverage.kept += 1
         def bs(): return n_samples(learn)
         if self.with_input: self.rows['inputs'].add(single(self.__dict__.pop('seen')), bs)
+        if self.with_loss and learn.yb: self._add_losses() # first: `act` may change predictions in place
         pred = learn.pred if self.act is None else self.act(learn.pred)
         if self.with_preds or self.save_preds: self.rows['preds'].add(pred, bs)
         if (self.with_targs or self.save_targs) and learn.yb: self.rows['targets'].add(single(learn.yb), bs)
         if self.dec: self.rows['decoded'].add(self.dec(pred), bs)
-        if self.with_loss and learn.yb: self._add_losses()
 
     def _add_losses(self):
         learn = self.learn

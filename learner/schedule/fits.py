@@ -14,6 +14,7 @@ from fastcore.foundation import L
 from fastcore.meta import delegates
 from ..core.checks import brief,checked,is_sequence
 from ..core.tracebacks import warn
+from ..loop.fitting import check_rates
 from ..loop.learner import Learner
 from ..model.groups import check_hyper
 from ..model.hypers import first_groups,get_hyper,hypers,values_for
@@ -29,6 +30,7 @@ def _with_opt(learn, reset_opt=False, **kwargs):
 
 def _lrs(learn, lr, name='lr'):
     "One learning rate per group, or one for all"
+    if lr is None and learn.mode is None: check_rates(learn, {'lr'}) # which may have been written into its groups
     lrs = values_for(first_groups(learn.opt), learn.lr if lr is None else lr, name)
     return lrs[0] if len({*lrs})==1 else lrs
 
@@ -37,13 +39,15 @@ def _one_cycle(learn, lr, div, div_final, pct_start, moms):
     if div<1: warn(f"`div={div}` begins above the highest rate, at `lr_max/{div}`. Did you mean `pct_start={div}`?")
     lr,scheds = _lrs(learn, lr, 'lr_max'),{}
     scheds['lr'] = combined_cos(pct_start, scaled(lr, 1/div), lr, scaled(lr, 1/div_final))
-    uses_mom = 'mom' in hypers(learn.opt) and any(get_hyper(learn.opt, 'mom'))
-    if switching(learn.opt): uses_mom = False # what stands for it says how the weights in use follow from the others
-    if moms is None and not uses_mom: return scheds
+    used = [mom>0 for mom in get_hyper(learn.opt, 'mom')] if 'mom' in hypers(learn.opt) else []
+    if switching(learn.opt): used = [] # what stands for it says how the weights in use follow from the others
+    if moms is None and not any(used): return scheds
+    every = all(used) or moms is not None
     moms = learn.moms if moms is None else moms
     if not is_sequence(moms) or len(moms)!=3: raise ValueError(
         f"`moms` are three values, momentum at the start, at the top and at the end, but got {brief(moms)}")
     for o in moms: check_hyper('moms', o)
+    if not every: moms = [[mom*o for o in used] for mom in moms] # a part of an `OptimList` may be without
     return scheds | dict(mom=combined_cos(pct_start, *moms))
 
 @patch

@@ -43,6 +43,7 @@ class HyperScheduler(Callback):
     """Sets the hyper-parameters named in `sets`, which no other callback may set. Abstract: use `ParamScheduler`.
     A subclass says by `tops(name)` how high a schedule gets in each group, and multiplies its values by `scales`"""
     order,run_valid,only_fit = 60,False,True
+    relative = False # it begins with the values that the fit has
     _stateattrs = 'hps','scales'
     sets,hps,scales = (),{},{}
     def before_fit(self):
@@ -155,7 +156,7 @@ def plot_sched(self:Recorder,
 class Warmup(HyperScheduler):
     """Raise the learning rates of all groups in a straight line, in `n_steps` optimizer steps, to those that the fit
     begins with: the first step has `1/n_steps` of them"""
-    sets = ('lr',)
+    sets,relative = ('lr',),True
     _stateattrs = *HyperScheduler._stateattrs,'lrs'
     @checked(n_steps='>=1')
     def __init__(self,
@@ -211,6 +212,8 @@ class TorchScheduler(HyperScheduler):
 
     @property
     def sets(self): return ('lr','mom') if getattr(self.sched, 'cycle_momentum', False) else ('lr',)
+    @property
+    def relative(self): return not isinstance(self.make, LRScheduler) # a ready one has rates of its own
     @property
     def on_plateau(self): return isinstance(self.sched, ReduceLROnPlateau)
     @property

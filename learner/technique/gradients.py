@@ -110,13 +110,14 @@ class GradientAccumulation(Callback):
     order,run_valid = MixedPrecision.order-4,False # a batch that only adds its gradients ends before they are unscaled
     # others see the mean over the window, and at `after_train` weights that have had their last step
     first_at = 'before_step','after_train'
-    _stateattrs = 'samples','items','unit'
+    _stateattrs = 'samples','items','unit','scale'
     @checked(n_acc='>=1', count=callable)
     def __init__(self,
         n_acc:int=32, # Samples (not batches) to gather before a step
         count=None, # `count(learn)` returns the number of items that the loss averages; default: `items_of` or samples
     ):
-        self.n_acc,self.count,self.samples,self.items,self.unit = n_acc,count,0,0,1.
+        self.n_acc,self.count,self.samples,self.items = n_acc,count,0,0
+        self.unit,self.scale = 1.,n_acc # of a step: of the items, and of the losses
         self.sizes = [] # of the first batches
 
     def before_fit(self):
@@ -141,10 +142,11 @@ class GradientAccumulation(Callback):
             # below 1, of a batch with few targets, it would multiply the losses of those that follow
             per = self.n/self.bs if self.bs else 1.
             self.unit = per.clamp(min=1) if isinstance(per, torch.Tensor) else max(per, 1.)
+            self.scale = self.n_acc # which a callback may change before the step
         self.n = self.n/self.unit
         if is_summed(learn): return
         no_grad_if_empty(learn, self.n, self.count)
-        learn.loss_grad = learn.loss_grad*(self.n/self.n_acc) # `before_step` multiplies by `n_acc` again
+        learn.loss_grad = learn.loss_grad*(self.n/self.scale) # `before_step` multiplies by it again
 
     def _compare(self):
         "Warn of a loss that compares samples, or averages over something else: its batches do not add up to one"
@@ -177,7 +179,7 @@ class GradientAccumulation(Callback):
     def before_step(self):
         grads = [p.grad for p in params_of(self.learn.opt) if p.grad is not None]
         if not self.samples or not grads or is_summed(self.learn): return
-        scale_grads(grads, self.n_acc/(self.items+(self.items==0)))
+        scale_grads(grads, self.scale/(self.items+(self.items==0)))
     def cleanup_step(self): self.samples,self.items = 0,0
     def after_cancel_step(self): self.cleanup_step() # another callback may have cancelled it before this one began it
 

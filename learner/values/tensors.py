@@ -70,3 +70,9 @@ def bytes_of(t):
     return np.ascontiguousarray(np.from_dlpack(bits_of(t)))
 
 def dtype_name(dtype): return str(dtype).removeprefix('torch.')
+
+def as_single(
+    x, # A tensor
+):
+    "`x` in single precision, if it is in half: probabilities would be rounded to equal ones, and across a threshold"
+    return x.float() if x.dtype in (torch.float16,torch.bfloat16) else x
