@@ -1029,7 +1029,7 @@ begin_with_rates = {'fit': dict(), 'Warmup': dict(cbs=lambda: Warmup(2)), 'Torch
     'fit_one_cycle': dict(method='fit_one_cycle'), 'fit_sgdr': dict(method='fit_sgdr', cycle_len=1)}
 @pytest.mark.parametrize('how', begin_with_rates)
 def test_a_rate_that_was_written_is_that_with_which_a_schedule_begins(how, recwarn):
-    "As in a loop where a scheduler is made for the optimizer. Where `learn.lr` was given, a warning says that it counts"
+    "As in a loop where a scheduler is made for the optimizer. If `learn.lr` was given, a warning says so"
     def highest(lr):
         learn = synth_learner(4, 0, lr=lr, opt_func=partial(torch.optim.SGD, lr=.001))
         learn.fit(1)
