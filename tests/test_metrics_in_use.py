@@ -943,7 +943,8 @@ def test_the_generator_of_a_wrapper_around_a_metric_is_put_back():
         assert own.bit_generator.state==before # validation moves nothing
 
 @pytest.mark.parametrize('metric,told', [(accuracy, 'partial(accuracy, axis=1)'), (partial(accuracy, axis=1), None),
-    (BalancedAccuracy(), 'BalancedAccuracy(axis=1)'), (BalancedAccuracy(axis=1), None), (mse, None)], ids=str)
+    (BalancedAccuracy(), 'BalancedAccuracy(axis=1)'), (BalancedAccuracy(axis=1), None), (mse, None)],
+    ids=['function','partial','class','class of axis 1','numbers'])
 @pytest.mark.parametrize('fits', [False,True])
 def test_a_metric_that_takes_another_axis_for_the_classes_than_the_loss_is_named(metric, told, fits, recwarn):
     "Where axes are of one length, it would be computed, and wrong"
