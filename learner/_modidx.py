@@ -5494,6 +5494,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                        'learner.resume.origin._globals_of': ('resume/origin.html#_globals_of', 'learner/resume/origin.py'),
                                        'learner.resume.origin._is_constant': ( 'resume/origin.html#_is_constant',
                                                                                'learner/resume/origin.py'),
+                                       'learner.resume.origin._methods': ('resume/origin.html#_methods', 'learner/resume/origin.py'),
                                        'learner.resume.origin._named': ('resume/origin.html#_named', 'learner/resume/origin.py'),
                                        'learner.resume.origin._parts': ('resume/origin.html#_parts', 'learner/resume/origin.py'),
                                        'learner.resume.origin._uses': ('resume/origin.html#_uses', 'learner/resume/origin.py'),

@@ -963,3 +963,12 @@ def test_a_metric_that_takes_another_axis_for_the_classes_than_the_loss_is_named
 class Scaled(nn.Module):
     def __init__(self): super().__init__(); self.scale = nn.Parameter(torch.ones(()))
     def forward(self, x): return x*self.scale
+
+def spread(pred, targ, axis=0): return pred.std(axis).mean()
+@pytest.mark.parametrize('loss_func,metric', [(partial(CrossEntropyLossFlat()), accuracy),
+    (nn.CrossEntropyLoss(), spread)], ids=['the same axis','another meaning'])
+def test_an_axis_that_is_right_or_not_that_of_classes_is_not_named(loss_func, metric, recwarn):
+    pred = torch.randn(4, 3, 3)
+    dl = [(pred, pred.argmax(-1))]
+    Learner(DataLoaders(dl, dl, device='cpu'), Scaled(), loss_func, metrics=metric).validate()
+    assert not [o for o in recwarn if 'for the classes' in str(o.message)]

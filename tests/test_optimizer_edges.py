@@ -1069,3 +1069,34 @@ def test_a_group_that_is_added_between_fits_trains_with_its_own_rate(lr, recwarn
     assert all(o==([.001,1e-5] if lr is None else [.001,.001]) for o in used) and len(used)==4
     assert len(recwarn)==(lr is not None)
     if lr is not None: assert '[0.001, 1e-05] now, and the fit begins with `learn.lr`, 0.001' in str(recwarn[0].message)
+
+@pytest.mark.parametrize('method', ['fit','fit_one_cycle','fit_flat_cos'])
+def test_a_rate_that_was_written_does_not_count_where_a_schedule_resumes(method, tmp_path, recwarn):
+    "The run resumes with the rates that it had"
+    def made(): return synth_learner(4, 0, lr=None, opt_func=partial(torch.optim.SGD, lr=.1), path=tmp_path)
+    whole = getattr(made(), method)(3).recorder.lrs
+    learn = made()
+    getattr(learn, method)(3, cbs=on(event.after_batch)(lambda learn: learn.train_iter==6 and learn.stop_soon()))
+    file = learn.save_state('stopped')
+    for o in learn,made():
+        o.create_opt() if o.opt is None else None
+        write_rates(o, 'lr', .5)
+        getattr(o, method)(3, resume=file)
+        assert o.recorder.lrs[-6:]==whole[-6:] and o.lr==.1
+    assert not [o for o in recwarn if 'groups of' in str(o.message)]
+
+@pytest.mark.parametrize('fit', [lambda learn: learn.fit_one_cycle(1), lambda learn: learn.fit_flat_cos(1),
+    lambda learn: learn.fit_sgdr(1, 1)], ids=['one_cycle','flat_cos','sgdr'])
+def test_a_schedule_of_the_rate_leaves_the_warning_about_weight_decay(fit, recwarn):
+    learn = synth_learner(4, 0, lr=.01, wd=.01, opt_func=torch.optim.SGD).fit(1)
+    write_rates(learn, 'weight_decay', .25)
+    fit(learn)
+    assert len(recwarn)==1 and 'The weight decay in the groups of `learn.opt` is 0.25 now' in str(recwarn[0].message)
+
+@pytest.mark.parametrize('opt_func,lr,added', [(partial(torch.optim.SGD, lr=.01), .5, dict(lr=.5)),
+    (partial(torch.optim.SGD, lr=torch.tensor(.02)), .5, {})], ids=['that of the fit','the usual one'])
+def test_a_group_that_is_added_with_the_rate_that_it_would_have_is_no_news(opt_func, lr, added, recwarn):
+    learn = synth_learner(4, 0, model=TwoParts(), lr=.01, opt_func=opt_func, splitter=lambda m: [parts(m)[1]]).fit(1)
+    learn.lr = lr
+    learn.opt.add_param_group(dict(params=parts(learn.model)[0], **added))
+    assert rates_in(learn)==[lr, lr] and not [o for o in recwarn if 'groups of' in str(o.message)]

@@ -852,3 +852,12 @@ def test_the_average_over_labels_that_a_function_of_scikit_learn_is_given(name, 
     for m in from_sklearn(name, average=average), from_sklearn(partial(f, average=average)):
         assert float(fed(m, p, t, [20, 30]).value)==pytest.approx(f(t, p, average=average))
     assert float(fed(from_sklearn(name), p, t, [20, 30]).value)==pytest.approx(f(t.view(-1), p.view(-1)))
+
+@pytest.mark.parametrize('metric,f', [
+    (lambda: from_sklearn(partial(sk.f1_score, average='binary'), thresh=.5), lambda t,p: sk.f1_score(t, p>0)),
+    (lambda: from_sklearn(partial(sk.jaccard_score, average='micro'), thresh=.5),
+        lambda t,p: sk.jaccard_score(t, p>0, average='micro')),
+    (lambda: from_sklearn('roc_auc_score', average='macro'), sk.roc_auc_score)], ids=['f1','jaccard','auc'])
+def test_masks_are_flattened_whatever_the_average(metric, f):
+    p,t = randn(16, 1, 4, 4),(randn(16, 1, 4, 4)>0).float()
+    assert float(fed(metric(), p, t, [10, 6]).value)==pytest.approx(f(t.flatten(), p.flatten()))

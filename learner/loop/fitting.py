@@ -198,31 +198,32 @@ def ready_to_train(learn): # A learner that is to train
         "`learn.unfreeze()` frees what `freeze` has frozen, and `learn.model.requires_grad_(True)` everything")
 
 # %% ../../nbs/loop/07_fitting.ipynb #check_rates
-def _as_left(opt, k, v, left):
-    "Whether rates are those that were left. A group that was added since may have any decay, or the usual rate"
-    usual = {o.defaults.get('lr') for o in parts_of(opt)}
-    return v[:len(left)]==left and (k!='lr' or usual.issuperset(v[len(left):]))
+def _as_left(opt, k, v, left, ours):
+    """Whether rates are those that were left. A group that was added since may have any decay; its rate may be the
+    optimizer's usual one, or that of `ours`, with which the fit begins"""
+    if v[:len(left)]!=left or k!='lr': return v[:len(left)]==left
+    usual,added = {float(o.defaults['lr']) for o in parts_of(opt) if 'lr' in o.defaults},v[len(left):]
+    return usual.issuperset(added) or added==values_for(first_groups(opt), ours)[len(left):]
 
 def check_rates(
     learn, # A learner that is to train
     names, # Those of `lr` and `wd` that the fit was not given, and no schedule sets
+    argument:str=None, # How the fit calls its rate, if not by its name
 ):
     """Take over a learning rate that was written into the optimizer's groups, where nothing else has one. Warn of rates
     of an optimizer that was assigned, or changed by hand, with which the fit does not begin"""
-    opt,assigned,left = learn.opt,learn.opt is not learn.opt_made,learn.rates_left
-    learn.note_opt()
-    for k in names & learn.rates_left.keys():
-        v,ours = learn.rates_left[k],getattr(learn, k)
-        same = not assigned and _as_left(opt, k, v, left.get(k, v))
-        if same or ours is None: continue
+    opt,assigned = learn.opt,learn.opt is not learn.opt_made
+    for k in names & {*hypers(opt)}:
+        v,ours = get_hyper(opt, k),getattr(learn, k)
+        if ours is None or (not assigned and _as_left(opt, k, v, learn.rates_left.get(k, v), ours)): continue
         shown = v[0] if len({*v})==1 else v
         if k=='lr' and ours is learn.lr_of_opt and not assigned: learn.lr = learn.lr_of_opt = shown; continue
         if v==values_for(first_groups(opt), ours, k): continue
         what = dict(lr='learning rate', wd='weight decay')[k]
         told = (f"The optimizer that was assigned to `learn.opt` has the {what} {shown}" if assigned
             else f"The {what} in the groups of `learn.opt` is {shown} now")
-        warn(f"{told}, and the fit begins with `learn.{k}`, {ours}: write `fit(…, {k}={shown})`, or "
-            f"`learn.{k} = {shown}`")
+        how = f'give `{argument}={shown}`' if argument else f'write `fit(…, {k}={shown})`'
+        warn(f"{told}, and the fit begins with `learn.{k}`, {ours}: {how}, or `learn.{k} = {shown}`")
 
 # %% ../../nbs/loop/07_fitting.ipynb #untrained
 def warn_untrained(learn, before): # Ids of the model's parameters before the fit
@@ -268,6 +269,7 @@ def run_fit(learn,
     if stopped is None:
         overrides = {}
         check_rates(learn, {k for k,v in dict(lr=lr, wd=wd).items() if v is None} - scheduled_in(learn, relative=False))
+        learn.note_opt()
         asked = given_hypers(learn, wd=learn.wd if wd is None else wd, lr=learn.lr if lr is None else lr)
     else:
         overrides = overrides_of(learn, stopped, lr, wd, by_fit)

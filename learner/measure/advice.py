@@ -11,6 +11,7 @@ __all__ = []
 import warnings
 from collections.abc import Mapping
 from contextlib import contextmanager,nullcontext
+from functools import partial
 from inspect import Parameter
 from math import isclose
 from traceback import walk_tb
@@ -313,7 +314,8 @@ def _axis_taken(m):
     res = getattr(m, 'axis', getattr(m, 'dim_argmax', None))
     func = getattr(m, 'func', None) if isinstance(m, AvgMetric) else None
     if res is None and func is not None and has_argument(func, 'axis'):
-        res = getattr(func, 'keywords', {}).get('axis', argument_of(func, 'axis').default)
+        given = func.keywords if isinstance(func, partial) else {}
+        res = given.get('axis', argument_of(func, 'axis').default)
     return res if isinstance(res, int) else None
 
 def _check_axes(metrics, loss_func, pred, targ):
@@ -322,10 +324,11 @@ def _check_axes(metrics, loss_func, pred, targ):
     if len(axes)<2 or kind_of(loss_func)!='class': return
     axis = class_axis_of(loss_func)%pred.ndim
     for m in metrics:
-        if (taken := _axis_taken(m)) is None or taken%pred.ndim==axis or axis not in axes: continue
-        warnings.warn(f"`{m.name}` takes axis {taken%pred.ndim} of the predictions, whose shape is "
-            f"{tuple(pred.shape)}, for the classes, and `{short_name(loss_func)}` axis {axis}: "
-            f"write `metrics={m.called_with_axis(axis)}`")
+        taken = None if (o := _axis_taken(m)) is None else o%pred.ndim
+        call = m.called_with_axis(axis) if isinstance(m, Metric) else None
+        if call and taken!=axis and {taken, axis}<={*axes}: warnings.warn(
+            f"`{m.name}` takes axis {taken} of the predictions, whose shape is {tuple(pred.shape)}, for the classes, "
+            f"and `{short_name(loss_func)}` axis {axis}: write `metrics={call}`")
 
 def check_shapes(
     learn, # After a batch

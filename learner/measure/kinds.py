@@ -11,6 +11,7 @@ __all__ = ['check_several', 'AccumMetric', 'from_sklearn', 'TorchMetric', 'Value
 # %% ../../nbs/measure/02_kinds.ipynb #imports
 from collections import Counter,OrderedDict,defaultdict,deque
 from copy import deepcopy
+from functools import partial
 from itertools import zip_longest
 import numpy as np
 import torch
@@ -65,6 +66,7 @@ def _in_order(parts):
 # %% ../../nbs/measure/02_kinds.ipynb #AccumMetric
 class AccumMetric(Metric):
     "A function of all predictions and targets of a phase"
+    of_labels = False # `func` averages over labels: tables `(n, n_labels)` are not flattened
     @checked(func=callable, activation=...)
     def __init__(self,
         func, # `func(pred, targ)`, or `func(targ, pred)` if `invert_arg`, gets those of a whole phase
@@ -119,7 +121,9 @@ class AccumMetric(Metric):
         if self.thresh is not None: pred = pred>self.thresh
         self.n_batches = self.n_batches+1
         pred,targ = pred.clone(),targ.clone() # loaders and models may use their memory again
-        if self.flatten and pred.numel()==targ.numel(): pred,targ = pred.reshape(-1),targ.reshape(-1)
+        table = self.of_labels and targ.ndim==2 and targ.shape[1]>1 and targ.numel()==pred.numel()
+        if table: pred = pred.reshape(targ.shape) # of which a model may have dropped the axis of a single sample
+        elif self.flatten and pred.numel()==targ.numel(): pred,targ = pred.reshape(-1),targ.reshape(-1)
         elif pred.ndim<(self.preds[0].ndim if self.preds else 1):
             pred = pred[None] # of a single sample, whose axis the model has dropped
         sizes = torch.tensor([[len(pred), len(targ)]], device='cpu')
@@ -180,11 +184,12 @@ def from_sklearn(
         "not decisions: leave out `thresh`. For probabilities, give `activation=torch.sigmoid`")
     if activation is None and decides and thresh is not None: activation = torch.sigmoid
     dim_argmax = axis if decides and thresh is None else None
-    of_labels = thresh is not None or func_name(func) in _of_scores or not decides
-    given = {**getattr(func, 'keywords', {}), **kwargs}
-    if of_labels and 'average' in given: kwargs.setdefault('flatten', False) # the average is one of labels
-    return AccumMetric(func, dim_argmax=dim_argmax, only_scores=is_class is None, activation=activation,
+    if thresh is not None and 'average' in kwargs: kwargs.setdefault('flatten', False) # the average is one of labels
+    res = AccumMetric(func, dim_argmax=dim_argmax, only_scores=is_class is None, activation=activation,
         thresh=thresh, to_np=True, invert_arg=True, name=name, higher_is_better=higher_is_better, **kwargs)
+    average = {**(func.keywords if isinstance(func, partial) else {}), **kwargs}.get('average', 'binary')
+    res.of_labels = average!='binary' and (thresh is not None or not decides or func_name(func) in _of_scores)
+    return res
 
 _of_scores = 'roc_auc_score','average_precision_score','log_loss','brier_score_loss','d2_log_loss_score','hinge_loss'
 _endings = dict(score=True, loss=False, error=False, deviance=False, corrcoef=True)

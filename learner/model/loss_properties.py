@@ -114,7 +114,7 @@ def class_axis_of(
     loss_func, # A loss of classes
 ) -> int:
     "Where predictions have the classes: torch's losses want them in axis 1"
-    return loss_func.axis if isinstance(loss_func, BaseLoss) else 1
+    return next((f.axis for f in losses_in(loss_func) if isinstance(f, BaseLoss)), 1)
 
 def is_of_own_class(
     loss_func, # Any loss

@@ -41,6 +41,14 @@ _mutable = list,dict,set
 def _globals_of(cls): return vars(sys.modules[cls.__module__]) if cls.__module__ in sys.modules else {}
 
 # %% ../../nbs/resume/02_origin.ipynb #CodeReader
+def _methods(cls, own):
+    "What may be a method, where `own` are the globals of a module. Classes of others may have got some from there"
+    if cls.__module__==own.get('__name__'): return vars(cls).values()
+    def may_be(v): return v.__globals__ is own if isinstance(v, FunctionType) else isinstance(v, _wrappers)
+    return [v for v in vars(cls).values() if may_be(v)]
+
+_wrappers = property,classmethod,staticmethod
+
 class CodeReader:
     "Describes code. It goes through a module once: where code may have changed since, make another reader"
     def __init__(self): self.known = {}
@@ -48,8 +56,7 @@ class CodeReader:
     def functions(self, own):
         "Functions of a module, and methods of its classes, whose globals are `own`"
         if id(own) not in self.known:
-            def of_it(o): return isinstance(o, type) and o.__module__==own.get('__name__')
-            held = [v for o in own.values() for v in (vars(o).values() if of_it(o) else [o])]
+            held = [v for o in own.values() for v in (_methods(o, own) if isinstance(o, type) else [o])]
             # kept with its functions: the `id` of a dict that is gone may come again
             self.known[id(own)] = own,[g for v in held if (g := inner_function(v)) and g.__globals__ is own]
         return self.known[id(own)][1]

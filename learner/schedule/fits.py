@@ -23,14 +23,14 @@ from .schedules import SchedCos,SchedNo,combine_scheds,combined_cos,scaled
 from .schedulers import FreezeSchedule,ParamScheduler
 
 # %% ../../nbs/schedule/03_fits.ipynb #fit_one_cycle
-def _with_opt(learn, reset_opt=False, **kwargs):
-    "What is left for `fit`, when the optimizer is there whose groups and momentum a schedule is made for"
+def _with_opt(learn, argument, lr, reset_opt=False, **kwargs):
+    "What is left for `fit`, when the optimizer is there whose groups, momentum and rates a schedule is made for"
     if learn.opt is None or (reset_opt and learn.mode is None): learn.create_opt()
+    if lr is None and learn.mode is None and not kwargs.get('resume'): check_rates(learn, {'lr'}, argument)
     return kwargs
 
 def _lrs(learn, lr, name='lr'):
     "One learning rate per group, or one for all"
-    if lr is None and learn.mode is None: check_rates(learn, {'lr'}) # which may have been written into its groups
     lrs = values_for(first_groups(learn.opt), learn.lr if lr is None else lr, name)
     return lrs[0] if len({*lrs})==1 else lrs
 
@@ -65,7 +65,7 @@ def fit_one_cycle(self:Learner,
     **kwargs, # For `fit`
 ) -> Learner:
     "Warm up to `lr_max`, then anneal: the 1cycle policy ([Smith & Topin 2017](https://arxiv.org/abs/1708.07120))"
-    kwargs = _with_opt(self, **kwargs)
+    kwargs = _with_opt(self, 'lr_max', lr_max, **kwargs)
     scheds = _one_cycle(self, lr_max, div, div_final, pct_start, moms)
     return self.fit(n_epoch, wd=wd, cbs=[ParamScheduler(scheds), *L(cbs)], **kwargs)
 
@@ -83,7 +83,7 @@ def fit_flat_cos(self:Learner,
     **kwargs, # For `fit`
 ) -> Learner:
     "Stay at `lr`, then anneal to almost nothing along a cosine"
-    kwargs = _with_opt(self, **kwargs)
+    kwargs = _with_opt(self, 'lr', lr, **kwargs)
     lr = _lrs(self, lr)
     sched = combine_scheds([pct_start,1-pct_start], [SchedNo(lr, lr), SchedCos(lr, scaled(lr, 1/div_final))])
     return self.fit(n_epoch, wd=wd, cbs=[ParamScheduler(dict(lr=sched)), *L(cbs)], **kwargs)
@@ -102,7 +102,7 @@ def fit_sgdr(self:Learner,
     **kwargs, # For `fit`
 ) -> Learner:
     "Anneal to zero repeatedly: warm restarts ([Loshchilov & Hutter 2016](https://arxiv.org/abs/1608.03983))"
-    kwargs = _with_opt(self, **kwargs)
+    kwargs = _with_opt(self, 'lr_max', lr_max, **kwargs)
     lr = _lrs(self, lr_max, 'lr_max')
     lens = [round(cycle_len*cycle_mult**i) for i in range(n_cycles)]
     if 0 in lens: raise ValueError(f"`cycle_len={cycle_len}` and `cycle_mult={cycle_mult}` give cycles of "
@@ -129,7 +129,7 @@ def fine_tune(self:Learner,
     **kwargs, # For `fit`
 ) -> Learner:
     "Train the last parameter group, then all of them, the first ones with lower learning rates"
-    kwargs,n1,n2 = _with_opt(self, **kwargs),freeze_epochs,epochs
+    kwargs,n1,n2 = _with_opt(self, 'base_lr', base_lr, **kwargs),freeze_epochs,epochs
     head = _one_cycle(self, slice(base_lr), 25., div_final, .99, moms)
     full = _one_cycle(self, slice(base_lr/2/lr_mult, base_lr/2), div, div_final, pct_start, moms)
     pct = n1/(n1+n2) if n1 else 0.

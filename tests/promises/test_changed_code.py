@@ -218,3 +218,35 @@ def test_code_beside_objects_that_raise_whatever_they_are_asked_for(tmp_path):
     new().fit(1, cbs=Checkpoint())
     learn = new()
     assert not warned(learn) and learn.state.n==2*len(learn.dls.train)
+
+PATCHED = '''
+from fastcore.basics import patch
+first = second = third = 0
+class Reads(Callback):
+    def before_batch(self): self.seen = first,second,third
+@patch
+def count(self:Learner):
+    global first
+    first += 1
+class Elsewhere:
+    def count(self):
+        global second
+        second += 1
+    @property
+    def counted(self):
+        global third
+        third += 1
+        return third
+Elsewhere.__module__ = 'a_package' # as where it is shown to users
+'''
+def test_what_a_function_in_a_class_of_another_module_counts_is_no_constant():
+    module = types.ModuleType('patches')
+    vars(module).update(Callback=Callback, Learner=Learner)
+    exec(PATCHED, vars(module))
+    learn = synth_learner(cbs=module.Reads())
+    before = code_of(learn)
+    assert any('Reads' in k for k in before)
+    try:
+        learn.count(); module.Elsewhere().count(); module.Elsewhere().counted
+        assert (module.first, module.second, module.third)==(1, 1, 1) and code_of(learn)==before
+    finally: del Learner.count
