@@ -6245,6 +6245,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                                     'learner/technique/averaging.py'),
                                              'learner.technique.averaging.WeightAverage.after_validate': ( 'technique/averaging.html#weightaverage.after_validate',
                                                                                                            'learner/technique/averaging.py'),
+                                             'learner.technique.averaging.WeightAverage.before_fit': ( 'technique/averaging.html#weightaverage.before_fit',
+                                                                                                       'learner/technique/averaging.py'),
                                              'learner.technique.averaging.WeightAverage.before_validate': ( 'technique/averaging.html#weightaverage.before_validate',
                                                                                                             'learner/technique/averaging.py'),
                                              'learner.technique.averaging.WeightAverage.cleanup_validate': ( 'technique/averaging.html#weightaverage.cleanup_validate',

@@ -791,3 +791,17 @@ def test_frozen_weights_that_are_trained_later_are_averaged_from_then_on():
     learn.fit(2)
     for ws in seen: want = [a.lerp(b, .2) for a,b in zip(want, ws)]
     assert close(avg.avg, want)
+
+@pytest.mark.parametrize('cbs,winner', [(lambda: [EMA(.9), SWA(0, validate=True)], 'swa'),
+    (lambda: [SWA(0, validate=True), EMA(.9)], 'swa'), (lambda: [EMA(.9), EMA(.5)], 'ema_2'),
+    (lambda: [EMA(.9), SWA(0, validate='both')], None), (lambda: [EMA(.9, validate=False), SWA(0, validate=True)], None)],
+    ids=['ema swa','swa ema','two','both','one'])
+def test_of_two_averages_it_is_said_which_one_the_results_are_of(cbs, winner, recwarn):
+    def losses(cbs):
+        return [o.valid_loss for o in synth_learner(4, opt_func=torch.optim.SGD).fit(2, cbs=cbs).recorder.rows]
+    found = losses(cbs())
+    said = [str(o.message) for o in recwarn if 'would each validate' in str(o.message)]
+    assert len(said)==(winner is not None)
+    if winner:
+        assert f'the results are those of `{winner}`' in said[0]
+        assert found==losses([next(o for o in cbs() if isinstance(o, SWA))] if winner=='swa' else [EMA(.5)])

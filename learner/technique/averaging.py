@@ -14,7 +14,7 @@ from contextlib import contextmanager,nullcontext
 from types import SimpleNamespace
 import torch
 from torch import nn
-from ..core.checks import brief,checked
+from ..core.checks import brief,checked,listed
 from ..core.callback import Callback
 from ..core.tracebacks import warn
 from ..values.tensors import in_parts,is_wrapper
@@ -225,6 +225,14 @@ class WeightAverage(_Average):
             raise ValueError(f"`validate` is True, False or 'both', but got {brief(validate)}")
         super().__init__(buffers)
         self.validate = validate
+
+    def before_fit(self):
+        super().before_fit()
+        cbs = [o for o in self.learn.ordered_cbs('before_validate') if isinstance(o, WeightAverage)]
+        mine = [o for o in cbs if o.validate is True]
+        if len(mine)>1 and mine[0] is self: warn(f"{listed([o.name for o in mine])} would each validate with an "
+            f"average, and the results are those of `{mine[-1].name}`: write `validate='both'`, for columns of its "
+            "own, or `validate=False`")
 
     @property
     def new_columns(self):
