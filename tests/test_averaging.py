@@ -794,7 +794,8 @@ def test_frozen_weights_that_are_trained_later_are_averaged_from_then_on():
 
 @pytest.mark.parametrize('cbs,winner', [(lambda: [EMA(.9), SWA(0, validate=True)], 'swa'),
     (lambda: [SWA(0, validate=True), EMA(.9)], 'swa'), (lambda: [EMA(.9), EMA(.5)], 'ema_2'),
-    (lambda: [EMA(.9), SWA(0, validate='both')], None), (lambda: [EMA(.9, validate=False), SWA(0, validate=True)], None)],
+    (lambda: [EMA(.9), SWA(0, validate='both')], None),
+    (lambda: [EMA(.9, validate=False), SWA(0, validate=True)], None)],
     ids=['ema swa','swa ema','two','both','one'])
 def test_of_two_averages_it_is_said_which_one_the_results_are_of(cbs, winner, recwarn):
     def losses(cbs):
