@@ -133,7 +133,7 @@ def test_functions_of_metrics_and_callbacks_are_those_of_here():
     for o in shifted,Scales: o.__module__ = '__main__' # a function of a notebook or script is sent as it is
     try:
         learn,cb,counts = synth_learner(metrics=shifted),Scales(),Counts()
-        learn.fit(1, cbs=[cb, counts], procs=1)
+        learn.fit(1, cbs=[cb, counts], procs=2)
         shift = 5.
         assert learn.validate()['shifted']==5 and cb.f is cb.fs['a'][0].func is shifted
         assert counts.steps()==11 and count_steps.n==10 and counts.others==[count_steps]

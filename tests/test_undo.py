@@ -141,7 +141,7 @@ def test_a_pair_that_is_refused_leaves_nothing_behind(names):
     with pytest.raises((ValueError,RuntimeError)): learn.fit(2, cbs=[techniques[o]() for o in names])
     assert state(learn)==before
 
-@pytest.mark.sample(80, together=0)
+@pytest.mark.sample(40, together=0)
 @pytest.mark.parametrize('i', range(len(pairs)), ids=lambda i: '+'.join(pairs[i]))
 def test_two(i):
     rng = random.Random(i)

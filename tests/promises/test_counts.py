@@ -142,7 +142,7 @@ def inside_with(f, valids):
     return _f
 
 said = 'drawn outside of training have changed|Inference has changed|cannot be put back after an inference'
-@pytest.mark.sample(180)
+@pytest.mark.sample(120)
 @pytest.mark.parametrize('call', calls)
 @pytest.mark.parametrize('place', places)
 @pytest.mark.parametrize('kind', kinds)

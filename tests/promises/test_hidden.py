@@ -156,7 +156,7 @@ def test_looking_leaves_rare_kinds_of_state_alone_or_names_them(kind, place, cal
 def test_a_look_leaves_a_chain_of_iterators_alone_that_has_not_begun():
     check_look('rare chained', 'model', 'validate before a fit')
 
-@pytest.mark.sample(240)
+@pytest.mark.sample(120)
 @pytest.mark.parametrize('call', calls)
 @pytest.mark.parametrize('place', of_generators)
 @pytest.mark.parametrize('kind', hidden.generators)
@@ -251,7 +251,7 @@ def test_a_resumed_run_has_rare_kinds_of_state_or_says_what_it_has_not(kind, pla
     assert any('draw' in o or 'Rare.h' in o for o in named)
     tally('warned')
 
-@pytest.mark.sample(60)
+@pytest.mark.sample(20)
 @pytest.mark.parametrize('how', ways)
 @pytest.mark.parametrize('place', [*of_generators, *of_optimizers])
 @pytest.mark.parametrize('kind', hidden.generators)

@@ -361,7 +361,7 @@ def verdict(place, kind, call, path):
     if outcome(place, kind, learn)==want: return ('exact' if not found else 'warned'),found
     return ('warned' if found else 'silent'),found
 
-@pytest.mark.sample(100)
+@pytest.mark.sample(80)
 @pytest.mark.parametrize('call', calls)
 @pytest.mark.parametrize('place', places)
 @pytest.mark.parametrize('kind', kinds)
