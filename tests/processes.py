@@ -99,10 +99,12 @@ def run_script(code, *args, cwd=root, timeout=300, quiet=True):
     return subprocess.CompletedProcess(['python', '-c', code], returncode, out, err)
 
 if __name__=='__main__':
+    gc.disable() # searches for garbage would take as long as all these imports
     import runs # and learner with it
     import dist_cases,nbrun # seconds that each process would need # noqa: F401
     import accelerate,matplotlib.pyplot,sklearn.datasets,sklearn.metrics,torch._dynamo,torchmetrics # noqa: F401
     runs.warm_up()
     for o in [*weakref.finalize._registry]: o.atexit = False # of torch's libraries, which the kernel takes back too
     gc.freeze() # what a collection in a child would go through, and copy
+    gc.enable()
     become(*serve(socket.socket(fileno=int(sys.argv[1]))))
