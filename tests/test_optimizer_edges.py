@@ -1042,6 +1042,19 @@ def test_a_rate_that_was_written_is_that_with_which_a_schedule_begins(how, recwa
     assert highest(.1)==pytest.approx(.1) and len(recwarn)==1
     assert 'in the groups of `learn.opt` is 0.5 now' in str(recwarn[0].message)
 
+@pytest.mark.parametrize('lr,used', [(None, .5), (.1, .1)])
+def test_what_was_written_or_assigned_is_known_after_a_search_for_a_rate(lr, used, recwarn):
+    "`lr_find` leaves rates as they were, and the next fit sees whose they are"
+    learn = synth_learner(4, 0, lr=lr, opt_func=partial(torch.optim.SGD, lr=.001)).fit(1)
+    write_rates(learn, 'lr', .5)
+    learn.lr_find(num_it=6, show_plot=False)
+    assert rates_in(learn)==[used] and len(recwarn)==(lr is not None)
+    learn.opt = torch.optim.SGD(learn.model.parameters(), lr=.25)
+    learn.lr_find(num_it=6, show_plot=False)
+    recwarn.clear()
+    learn.fit(1)
+    assert len(recwarn)==1 and 'The optimizer that was assigned to `learn.opt`' in str(recwarn[0].message)
+
 def test_a_ready_scheduler_has_rates_of_its_own_of_which_nothing_is_told(recwarn):
     learn = synth_learner(4, 0, lr=.1, opt_func=torch.optim.SGD)
     learn.fit(1)

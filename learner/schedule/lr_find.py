@@ -193,8 +193,9 @@ def lr_find(self:Learner,
     finder,funcs = LRFinder(start_lr, end_lr, num_it, stop_div),_named(suggest_funcs)
     check_starts_anew('train', self.dls.train, '`lr_find` would use it up')
     ready_to_train(self)
-    with HeldInterrupt(self), self.unchanged(self.dls.train), restored(self), self.added_cbs(finder), \
-            self.fitting('lr_find'):
+    known = 'opt_made','rates_left' # by which the next fit sees what was assigned, or written into groups
+    with HeldInterrupt(self), self.unchanged(self.dls.train), restored(self), self.keep_attrs(known), \
+            self.added_cbs(finder), self.fitting('lr_find'):
         n = length(self.dls.train)
         self.n_epoch,self.start_epoch = finder.num_it//n + 1 if n else finder.num_it,0
         self.to_validate = {}
