@@ -571,6 +571,10 @@ def test_a_loss_that_a_callback_changes_is_not_asked(recwarn):
     fit_with(weighs, Twice())
     assert not [o for o in recwarn if 'average over samples' in str(o.message)]
 
+def test_a_loss_of_the_model_that_a_callback_changes_is_not_asked(recwarn):
+    fit_own(Weighted(), True, cbs=Callback(after_loss=lambda cb: setattr(cb.learn, 'loss', cb.learn.loss*2)))
+    assert not said_of_averages(recwarn)
+
 def test_asking_a_loss_leaves_its_state_alone():
     f = Counts()
     learn = fit_with(f)

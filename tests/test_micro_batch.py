@@ -91,6 +91,34 @@ def test_a_loss_that_is_no_average_over_samples_is_named(loss):
         learn = mk(MicroBatch(8), data=cut(30), loss_func=loss).fit(2)
     assert len([o for o in w if 'MicroBatch' in str(o.message)])==1 and learn.opt_step==4
 
+leave_the_loss_alone = [lambda: TerminateOnNaNCallback(), lambda: MixedPrecision('bf16'),
+    lambda: Callback(after_loss=lambda cb: cb.learn.loss.detach())]
+@pytest.mark.parametrize('cb', [lambda: MicroBatch(8), lambda: GradientAccumulation(60), lambda: None],
+    ids=['MicroBatch','GradientAccumulation','none'])
+@pytest.mark.parametrize('other', leave_the_loss_alone, ids=['nan','bf16','reads'])
+@pytest.mark.parametrize('of_model', [False, True])
+def test_callbacks_that_leave_the_loss_alone_silence_no_warning(of_model, other, cb, recwarn):
+    weighs = nn.CrossEntropyLoss(torch.tensor([.1,5.]))
+    class Own(nn.Module):
+        def __init__(self): super().__init__(); self.net = net()
+        def forward(self, x, y=None): return self.net(x) if y is None else weighs(self.net(x).float(), y)
+    learn = mk(*filter(None, (cb(), other())), data=cut(30), valid=cut(30), model=Own(),
+        loss_func=None if of_model else lambda p,t: weighs(p, t))
+    if of_model: learn.dls.n_inp = 2
+    learn.fit(1)
+    said = [str(o.message) for o in recwarn if 'no average over samples' in str(o.message)]
+    name = type(cb()).__name__
+    assert len(said)==1+(cb() is not None) and any('the validation loss depends on the batch size' in o for o in said)
+    assert cb() is None or any(f'`{name}` does not give the step of the ' in o for o in said)
+
+@pytest.mark.parametrize('cb,bs', [(MicroBatch(4), 12), (GradientAccumulation(12), 4)])
+def test_a_loss_is_asked_where_the_first_targets_do_not_count(cb, bs):
+    "Their average is NaN"
+    y = torch.tensor([-100]*4 + [0,0,0,1, 1,1,0,1]*2 + [0]*4)
+    def weighs(p, t): return F.cross_entropy(p, t, weight=torch.tensor([.1,5.]))
+    with pytest.warns(UserWarning, match='`weighs` is no average over samples'):
+        mk(cb, data=[*zip(X[:24].split(bs), y.split(bs))], loss_func=weighs).fit(1)
+
 class Views(nn.Module):
     "Two views of each sample, as in SimCLR; `own`: it returns the loss itself"
     def __init__(self, own=False): super().__init__(); self.net,self.d,self.own = net(),nn.Dropout(0.),own

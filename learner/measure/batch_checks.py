@@ -10,7 +10,7 @@ __all__ = []
 # %% ../../nbs/measure/08_batch_checks.ipynb #imports
 import warnings
 from contextlib import suppress
-from math import inf,isclose,isfinite
+from math import inf,isclose,isfinite,isnan
 from types import SimpleNamespace
 from weakref import ref
 import torch
@@ -68,11 +68,6 @@ def check_average(f, name, mean, parts, then, whole_is='for the first two batche
     return True
 
 # %% ../../nbs/measure/08_batch_checks.ipynb #average_unknown
-def _may_change(learn, *events):
-    "Whether callbacks that run in this phase handle `events`, and may have changed predictions or loss"
-    run = 'run_train' if getattr(learn, 'training', False) else 'run_valid'
-    return any(not cb.watches and getattr(cb, run, True) for ev in events for cb in learn.ordered_cbs(ev))
-
 def _from_model(learn):
     "Whether the model computes the loss, and not the loss function"
     return learn.loss_func is None or not (learn.yb or needs_no_targets(learn.loss_func))
@@ -82,15 +77,16 @@ def average_unknown(learn):
     which may average over something else than the class that it inherits from"""
     f = learn.loss_func
     if _from_model(learn) or reduction_of(f)!='mean': return False
-    if _may_change(learn, 'after_loss'): return False
     if has_mixed_means(f) or says_its_items(f): return False
     return items_of(f, *learn.yb) is None or is_of_own_class(f)
 
 # %% ../../nbs/measure/08_batch_checks.ipynb #compare_loss
 def _repeats(f, batch, loss):
-    "Whether `f` gives `loss` again, or the same twice. A loss with a state does not, and is not compared"
-    try: return isclose(float(f(*batch)), float(f(*batch) if loss is None else loss), rel_tol=1e-5)
+    """Whether `f` gives `loss` again, or the same twice. A loss with a state does not, nor one that a callback has
+    changed, and is not compared"""
+    try: again,loss = float(f(*batch)),float(f(*batch) if loss is None else loss)
     except Exception: return False
+    return isclose(again, loss, rel_tol=1e-5) or (isnan(again) and isnan(loss)) # of no targets that count
 
 def compare_loss(learn, loss, parts, name, so, seen=(), **where):
     """Warn if `loss`, an average over `parts` of predictions and targets, is not that of all parts together. `name` is
@@ -203,6 +199,15 @@ def _together_and_in_parts(learn, batch, bs):
     if parts and same and same_state(before, random_state()):
         return n,whole,sum(v*m for v,m in parts)/sum(m for _,m in parts)
 
+def _is_changed(learn):
+    "Whether callbacks may have changed the model's own loss: they could, and it is not what the model gives again"
+    run = 'run_train' if getattr(learn, 'training', False) else 'run_valid'
+    if all(cb.watches or not getattr(cb, run, True) for ev in ('after_pred','after_loss')
+        for cb in learn.ordered_cbs(ev)): return False
+    try: again = float(_own_loss(learn, (learn.xb, learn.yb))[0])
+    except Exception: return True
+    return not isclose(again, float(learn.loss), rel_tol=.1) # it may have been computed in 16 bits
+
 class OwnLoss:
     """For a `BatchCheck`: asks for the model's own loss of a few samples from the first batch; then of some from the
     first and the 2nd, 4th, 8th … batch together, because those of one batch may be of one class"""
@@ -232,9 +237,9 @@ def check_own_loss(
 ) -> bool|None: # Whether it warned
     "Warn if the loss that the model returns is no average over samples, or over the targets that count"
     if not isinstance(learn.loss, torch.Tensor): return
-    if _may_change(learn, 'after_pred', 'after_loss'): return
     if has_hooks(learn.model): return
-    with getattr(learn, 'unchanged', keep_random)(), torch.no_grad(): res = _together_and_in_parts(learn, batch, bs)
+    with getattr(learn, 'unchanged', keep_random)(), torch.no_grad():
+        res = None if _is_changed(learn) else _together_and_in_parts(learn, batch, bs)
     if res is None: return
     n,whole,mean = res[0],float(res[1]),res[2]
     exact = res[1].dtype in (torch.float32,torch.float64)

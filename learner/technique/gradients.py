@@ -155,7 +155,8 @@ class GradientAccumulation(Callback):
         name,so = 'GradientAccumulation',"`GradientAccumulation` does not give the step of the big batch"
         if self.count is not None or not n or apart: self.first = None; return
         if not average_unknown(learn): self.first = None; return compare_own_loss(learn, name, so)
-        first.append((n_items(learn), learn.loss.detach(), (map_tensors(torch.Tensor.detach, learn.pred), *learn.yb)))
+        if not (items := n_items(learn)): return # the average of nothing is NaN
+        first.append((items, learn.loss.detach(), (map_tensors(torch.Tensor.detach, learn.pred), *learn.yb)))
         if len(first)<2: return
         self.first = None
         mean = sum(loss*n for n,loss,_ in first)/sum(n for n,*_ in first)
