@@ -114,6 +114,23 @@ def test_every_so_many_epochs(every):
 def test_parts_of_epochs(every, expected):
     assert [i for _,i in mk(Validate(every=every)).fit(3).seen.phases]==expected
 
+@pytest.mark.parametrize('n', [14, 25])
+def test_parts_of_epochs_are_those_of_a_whole_one_where_the_last_is_cut(n):
+    assert [i for _,i in mk(Validate(every=.5)).fit(n_iter=n).seen.phases]==[*range(5, n, 5)] + [n]
+
+@pytest.mark.parametrize('stop', [None,'after_batch','after_row'])
+def test_a_step_that_comes_when_training_ends_is_validated(stop, tmp_path):
+    "Where a loader has no length, it is not known that the batch that was just validated was the last one"
+    cbs = lambda: [Validate(every=5, unit='iter'), GradientAccumulation(12)]
+    def ends(learn):
+        if learn.train_iter==10 and not learn.at: learn.stop_soon()
+    learn = mk(*cbs(), stream=True, path=tmp_path)
+    learn.fit(1, cbs=on(stop)(ends) if stop else None)
+    if stop: file,learn = learn.save_state('one'),mk(*cbs(), stream=True, path=tmp_path); learn.fit(1, resume=file)
+    rows = learn.recorder.rows
+    assert [o.iter for o in rows]==[5,10,10] and learn.opt_step==4 and learn.at is None
+    assert rows[-1].valid_loss==learn.validate().valid_loss!=rows[-2].valid_loss
+
 @pytest.mark.parametrize('stream', [False, True], ids=['sized','stream'])
 def test_steps(stream):
     "Windows of 3 batches, the last of each epoch with 1: steps after 3, 6, 9, 10, 13, …"

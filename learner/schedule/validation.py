@@ -81,7 +81,7 @@ class Scheduled(Callback):
         learn = self.learn
         if self.unit=='s': return self.spent
         if self.unit!='epoch': return units[self.unit](learn)
-        part = 1 if self.ended else epoch_iter(learn)/learn.n_iter if learn.n_iter else 0
+        part = 1 if self.ended else epoch_iter(learn)/learn.n_train if learn.n_train else 0
         return learn.epoch + part
 
     def before_fit(self):
@@ -111,7 +111,8 @@ class Scheduled(Callback):
 class Validate(Scheduled):
     "Validate every so many `unit`s, or whenever `when` says so, instead of after each epoch; and at the end of the fit"
     name = 'validation'
-    _stateattrs = (*Scheduled._stateattrs, 'awaited')
+    _stateattrs = (*Scheduled._stateattrs, 'awaited', 'at_draw')
+    at_draw = 0 # optimizer steps done when the latest batch was drawn
     @property
     def awaited(self):
         "Whether this epoch ends with a validation"
@@ -128,6 +129,7 @@ class Validate(Scheduled):
 
     def before_draw(self):
         learn = self.learn
+        self.at_draw = learn.opt_step
         if not mid_epoch(learn) or not self.due() or just_validated(learn, self.rec): return
         learn.validate_now()
         self.commit()
@@ -137,7 +139,8 @@ class Validate(Scheduled):
     def cleanup_train(self): # called last: other callbacks may take a step when training ends
         learn = self.learn
         if not self.ended: return
-        self.awaited = (self.due() or not learn.has_epoch(learn.epoch+1)) and not just_validated(learn, self.rec)
+        known = just_validated(learn, self.rec) and learn.opt_step==self.at_draw # none came with the end of training
+        self.awaited = (self.due() or not learn.has_epoch(learn.epoch+1)) and not known
     def after_epoch(self):
         if self.ended: self.commit()
         self.awaited = True
