@@ -617,6 +617,6 @@ def test_a_search_that_could_find_nothing_is_refused(kwargs, text):
 def test_an_iterator_is_not_used_up():
     data = iter([(torch.randn(4, 1), torch.randn(4, 1)) for _ in range(30)])
     learn = synth_learner(dls=DataLoaders(data, device='cpu'))
-    with pytest.raises(ValueError, match=r"iterated only once: `lr_find` would use it up\. Give a list"):
+    with pytest.raises(ValueError, match=r"its batches only once: `lr_find` would use it up\. Give a list"):
         learn.lr_find(num_it=6)
     assert len([*data])==30

@@ -153,6 +153,23 @@ def test_a_stream_that_loads_a_state_for_its_next_iterator_goes_on(n, tmp_path):
     before = died(learner(shards, tmp_path), n)
     assert before+resumed(learner(shards, tmp_path, seed=2))==batches
 
+class OwnIterator:
+    "Begins anew with each `iter`, and is its own iterator, as what copies batches to a device ahead of time"
+    def __init__(self, dl): self.dl = dl
+    def __len__(self): return len(self.dl)
+    def __iter__(self): self.it = iter(self.dl); return self
+    def __next__(self): return next(self.it)
+
+@pytest.mark.parametrize('ev,n', [('after_pred', 2), ('after_batch', 2), ('after_batch', 3), ('after_draw', 5)])
+def test_a_loader_that_is_its_own_iterator_and_starts_anew_goes_on(ev, n, tmp_path):
+    def train(): return OwnIterator(DataLoader(Points(), 4, shuffle=True))
+    batches,ref = whole(train, tmp_path)
+    learn = learner(train, tmp_path)
+    before = interrupted(learn, ev, n)
+    learn.resume(cbs=[seen := Batches()])
+    assert before+seen.seen==batches and learn.train_iter==ref.train_iter
+    assert all(map(torch.equal, learn.model.state_dict().values(), ref.model.state_dict().values()))
+
 class Drifts:
     "An augmentation with a state, which the dataset does not save with its own"
     def __init__(self): self.n = 0

@@ -219,8 +219,10 @@ def _resume_by_replay(draws, state): return _replay(iter(draws), state.n)
 
 def _resume_unknown(draws, state, in_memory):
     "An iterator that is still where it was; others give their batches again"
+    if in_memory and draws.deal is None and hasattr(draws.dl, '__next__'):
+        draws.iterator = draws.dl
+        return draws.dl # its `__iter__` may begin anew
     it = iter(draws)
-    if in_memory and it is draws.dl: return it
     if state.n and not isinstance(draws.dl, (list,tuple)):
         warn(f"The training loader replays its batches up to batch {state.n}, "
             "because it has no state of its own: the run resumes exactly only if the generators "

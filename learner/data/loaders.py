@@ -148,7 +148,7 @@ def check_starts_anew(
 ):
     "Refuse an iterator"
     if hasattr(dl, '__next__'): raise ValueError(
-        f"`dls['{name}']` is an iterator, which can be iterated only once: {why}. "
+        f"`dls['{name}']` is an iterator, which may give its batches only once: {why}. "
         "Give a list, or something that starts anew")
 
 def check_dataset(

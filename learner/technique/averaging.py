@@ -325,7 +325,7 @@ class SWA(WeightAverage):
         self.norms = [k for k,m in self.learn.model.named_modules() if is_norm(m)]
         if self.fitting and self.norms and hasattr(self.learn.dls.train, '__next__'): raise ValueError(
             "`SWA` takes another pass over `dls['train']`, for the statistics of batch norms, but that is an iterator, "
-            "which can be iterated once: give a list, or something that starts anew")
+            "which may give its batches only once: give a list, or something that starts anew")
 
     def before_batch(self):
         if not self.fitting: return
