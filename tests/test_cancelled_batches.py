@@ -70,6 +70,24 @@ def test_a_fit_says_once_that_its_validation_leaves_out_samples(recwarn):
     mk(Skips()).fit(3)
     assert len(recwarn.list)==1 and 'The results of `valid` leave out samples' in str(recwarn.list[0].message)
 
+@pytest.mark.parametrize('ev', ['before_batch','after_pred','after_batch'])
+def test_a_validation_that_is_cancelled_says_that_its_results_are_those_of_some_batches(ev):
+    "In a fit once, as an incomplete one may be taken for the best"
+    class Cuts(Callback):
+        order,run_train = 60,False
+        def cut(self):
+            if self.iter==1: raise CancelValidException('enough')
+    setattr(Cuts, ev, Cuts.cut)
+    with pytest.warns(UserWarning, match=r"The results of `valid` are those of its first batches: in batch 1, the "
+        rf"validation was cancelled by `Cuts.{ev}` \(enough\)\. `cbs=Limit\(valid=…\)` ends") as w:
+        mk(Cuts()).fit(3)
+    assert len(w)==1
+    with pytest.warns(UserWarning, match="are those of its first batches"): mk(Cuts()).validate()
+
+def test_a_validation_without_any_results_says_nothing(recwarn):
+    learn = mk(Raise('before_validate', CancelValidException, n=2)).fit(3)
+    assert [o.valid_loss is missing for o in learn.recorder.rows]==[False,True,False] and not recwarn.list
+
 def test_an_inner_validation_is_counted_apart(recwarn):
     "A validation within one, of which a batch is cancelled, does not make the outer one incomplete, nor the other way"
     class Inner(Callback):

@@ -422,6 +422,21 @@ def test_the_best_of_all_fits_comes_back(kwargs):
     learn.fit(3)
     assert torch.equal(weights(learn), learn.look.weights[-2]) and cb.best==.5
 
+@pytest.mark.parametrize('from_file', [False, True])
+def test_the_best_of_several_fits_do_not_write_over_each_other(from_file):
+    "Names count the batches of all fits in which something is remembered"
+    path = tmp()
+    def mk(vals): return learner(Score(vals), SaveModelCallback('score', np.less, keep=2, reset_on_fit=False), path=path)
+    learn = mk([.2, .3]).fit(2)
+    first = learn.look.weights
+    if from_file: learn.save_state('between'); learn = mk([]).load_state('between')
+    learn.score.vals = [.25, .4, .1]
+    learn.fit(3)
+    assert learn.save_model.kept==[[.1,'model_10'],[.2,'model_2']]
+    assert [o for o in files(learn) if 'between' not in o]==['model_10.pth','model_2.pth']
+    assert torch.equal(weights(learn), learn.look.weights[2])
+    assert torch.equal(weights(learn.load('model_2')), first[0])
+
 @pytest.mark.parametrize('fname', [None, 'model'])
 def test_the_best_of_all_fits_comes_back_in_another_process(fname):
     "From a state that was saved between two fits"
@@ -458,6 +473,16 @@ def test_every_epoch():
     learn = learner(SaveModelCallback(every_epoch=True, fname='m'), path=tmp()).fit(3)
     assert files(learn)==['m_0.pth','m_1.pth','m_2.pth'] and torch.equal(weights(learn), learn.look.weights[-1])
     for i in range(3): assert torch.equal(weights(learn.load(f'm_{i}')), learn.look.weights[i])
+
+def test_every_epoch_has_a_file_also_if_it_ends_without_a_validation():
+    "And so has one at whose row another tracker ends the fit"
+    learn = learner(SaveModelCallback(every_epoch=True), Validate(3, 'iter'), n_train=5, path=tmp()).fit(4)
+    ends = {o.epoch:w for o,w in zip(learn.recorder.rows, learn.look.weights) if o.iter%5==0}
+    assert files(learn)==[f'model_{i}.pth' for i in range(4)] and 3 in ends
+    assert torch.equal(weights(learn.load('model_3')), ends[3])
+    stops = learner(SaveModelCallback(every_epoch=True, fname='s'), EarlyStoppingCallback('score', np.less),
+        Score([1.,2.]), path=tmp()).fit(4)
+    assert [o for o in files(stops) if o[0]=='s']==['s_0.pth','s_1.pth']
 
 def test_every_second_epoch_and_the_end_without_validation():
     learn = learner(SaveModelCallback(every_epoch=2), SaveModelCallback(at_end=True, fname='end'), n_valid=0,

@@ -135,7 +135,8 @@ def _measured(learn, monitor):
 # %% ../../nbs/result/08_tracker.ipynb #BestFiles
 class BestFiles(TrackerCallback):
     "The best weights, in files or in memory. Abstract: use `SaveModelCallback`"
-    _stateattrs = (*TrackerCallback._stateattrs, 'kept', 'marks')
+    _stateattrs = (*TrackerCallback._stateattrs, 'kept', 'marks', 'numbered_from', 'number')
+    numbered_from = number = 0 # numbers of files: that from which this fit counts on, and the latest
     def __init__(self,
         fname, # A name in `learn.path/learn.model_dir`, or an absolute path; None keeps the best in memory
         keep, # How many of the best weights to keep
@@ -192,7 +193,7 @@ class BestFiles(TrackerCallback):
         path,kept = self._path(self.fname),[self._path(o) for _,o in self.kept if isinstance(o, str)]
         files = [o for o in path.parent.glob(f'{path.stem}_*{path.suffix}') if o not in kept]
         numbers = [o.stem.removeprefix(f'{path.stem}_') for o in files]
-        return any(o.isdecimal() and int(o)>=self.learn.train_iter for o in numbers)
+        return any(o.isdecimal() and int(o)>=self.numbered_from+self.learn.train_iter for o in numbers)
 
     def load_state_dict(self, state):
         super().load_state_dict(state)
@@ -246,15 +247,21 @@ class SaveModelCallback(BestFiles):
         if self.writes_to and any(o.writes_to==self.writes_to for o in others):
             raise ValueError(f"Two `SaveModelCallback`s save as `{self.fname}`: give each an `fname` of its own")
         if self.fname is not None: check_folder(self._path(self.fname).parent)
-        if self.reset_on_fit: self.kept = [] # value and file of the best, best first
+        if self.reset_on_fit: self.kept,self.number = [],0 # value and file of the best, best first
+        self.numbered_from = self.number # or it would write over what is kept of an earlier fit
+        self.saved_epoch = None
         self._drop_lost()
         if self.watches: super().before_fit()
 
-    def after_row(self):
-        if self.watches: return super().after_row()
-        due = self.every_epoch and 'train' not in self.learn.scopes and (self.learn.epoch+1)%self.every_epoch==0
-        if not due: return
-        with self._as_measured(self.monitor): self._save(f'_{self.learn.epoch}')
+    def after_row(self): # at which a tracker may end the fit
+        if self.watches: super().after_row()
+        elif 'train' not in self.learn.scopes: self._save_epoch()
+    def after_epoch(self): # which may have no row, where `Validate` was due before its end
+        if self.saved_epoch!=self.learn.epoch: self._save_epoch()
+    def _save_epoch(self):
+        self.saved_epoch = epoch = self.learn.epoch
+        if not self.every_epoch or (epoch+1)%self.every_epoch: return
+        with self._as_measured(self.monitor): self._save(f'_{epoch}')
 
     def _as_measured(self, monitor):
         "In it, the model has the weights that the row tells of: the average, where that was validated"
@@ -264,7 +271,8 @@ class SaveModelCallback(BestFiles):
     def act(self, val):
         room = self.keep>1 and not isnan(val) and (len(self.kept)<self.keep or self.is_better(val, self.kept[-1][0]))
         if not (self.new_best or room): return
-        suffix = f'_{self.learn.train_iter}' if self.keep>1 else ''
+        self.number = self.numbered_from+self.learn.train_iter
+        suffix = f'_{self.number}' if self.keep>1 else ''
         with self._as_measured(self.watched): file = self._save(suffix)
         self.keep_file(val, file)
 
