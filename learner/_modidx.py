@@ -1162,6 +1162,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                  'learner/data/sampling.py'),
                                        'learner.data.sampling._draws_each_once': ( 'data/sampling.html#_draws_each_once',
                                                                                    'learner/data/sampling.py'),
+                                       'learner.data.sampling._keeps_pass': ('data/sampling.html#_keeps_pass', 'learner/data/sampling.py'),
                                        'learner.data.sampling._map_style': ('data/sampling.html#_map_style', 'learner/data/sampling.py'),
                                        'learner.data.sampling._places': ('data/sampling.html#_places', 'learner/data/sampling.py'),
                                        'learner.data.sampling._with_batches': ( 'data/sampling.html#_with_batches',

@@ -553,6 +553,54 @@ def test_inputs_are_those_that_were_predicted_where_a_dataset_draws_random_numbe
         torch.testing.assert_close(got.losses, losses)
     assert torch.equal(before, torch.get_rng_state())
 
+own_orders = dict(subset=lambda ds: DataLoader(ds, 8, sampler=SubsetRandomSampler(range(20, 40))),
+    weighted=lambda ds: weighted_dl(ds, 8, torch.ones(50)), partial=lambda ds: partial_dl(ds, 8, 20),
+    batches=lambda ds: DataLoader(ds, batch_sampler=[[7,3],[1,40,5],[3]]))
+@pytest.mark.parametrize('targets', [True, False])
+@pytest.mark.parametrize('how', own_orders)
+def test_inputs_are_those_that_were_predicted_where_a_loader_has_an_order_of_its_own(how, targets):
+    "And the dataset draws random numbers. Targets that agree, or none, tell nothing of what is mixed up"
+    class Two(Drawn):
+        def __getitem__(self, i): return (super().__getitem__(i)[0], i%2)[:1+targets]
+    dl = own_orders[how](Two('torch'))
+    learn = learner(dl)
+    interp = Interpretation.from_learner(learn)
+    n = len(interp.preds)
+    for idxs in ([2,1,n-1,1], [0], range(n)):
+        got = interp[[*idxs]]
+        torch.testing.assert_close(got.preds, learn.model(got.inputs).softmax(1))
+
+def test_targets_that_callbacks_change_where_a_loader_has_an_order_of_its_own():
+    ds = TensorDataset(x, torch.arange(len(x))%2)
+    dl = DataLoader(ds, 8, sampler=SubsetRandomSampler(range(20, 40)))
+    learn = learner(dl).add_cb(MapBatch(lambda b: (b[0], F.one_hot(b[1], 5).float())))
+    assert torch.equal(Interpretation.from_learner(learn)[[1,4]].inputs, x[[21,24]])
+
+class Repeats:
+    "Batches without end"
+    def __init__(self, batches): self.batches = batches
+    def __iter__(self):
+        while True: yield from self.batches
+class KeepsWorkers(DataLoader):
+    "Goes on with one iterator in each epoch, as timm's and YOLO's loaders do"
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.n = len(self.batch_sampler)
+        object.__setattr__(self, 'batch_sampler', Repeats(self.batch_sampler))
+        self.kept = super().__iter__()
+    def __len__(self): return self.n
+    def __iter__(self): return (next(self.kept) for _ in range(self.n))
+
+@pytest.mark.parametrize('shuffle', [False, True])
+def test_a_loader_that_goes_on_with_one_iterator_gives_samples_as_it_draws_them(shuffle, recwarn):
+    dl = KeepsWorkers(TensorDataset(x, torch.arange(len(x))%3), 8, shuffle=shuffle)
+    learn = learner(dl)
+    learn.fit(1)
+    pred,targ = learn.get_preds(with_input=True)[0],learn.get_preds()[1]
+    told = [o for o in recwarn if 'in the order in which it draws them' in str(o.message)]
+    assert len(pred)==len(targ)==50 and bool(told)==shuffle
+    if not shuffle: assert torch.equal(pred, x)
+
 # Loaders that do not give the samples of their dataset one by one
 class Broken(Dataset):
     def __init__(self, x, y): self.x,self.y = x,y

@@ -68,8 +68,9 @@ def test_all_samples_in_their_order(name, where):
 @pytest.mark.parametrize('make,n',
     [(lambda: WeightedRandomSampler(torch.arange(N, dtype=torch.float), 17), 17),
         (lambda: WeightedRandomSampler([1.]*N, 40), 40), (lambda: RandomSampler(ds, replacement=True), N),
-    (lambda: RandomSampler(ds, num_samples=9), 9), (lambda: SubsetRandomSampler([7, 3, 20, 4]), 4)],
-    ids=['weighted','more','replacement','fewer','subset'])
+    (lambda: RandomSampler(ds, num_samples=9), 9), (lambda: SubsetRandomSampler([7, 3, 20, 4]), 4),
+    (lambda: RandomSampler(range(N-1), num_samples=N), N)],
+    ids=['weighted','more','replacement','fewer','subset','twice'])
 def test_samplers_that_repeat_or_leave_out(make, n):
     "Rows stand in the order of the dataset, as often as they were drawn"
     torch.manual_seed(5)

@@ -426,7 +426,8 @@ def test_the_best_of_all_fits_comes_back(kwargs):
 def test_the_best_of_several_fits_do_not_write_over_each_other(from_file):
     "Names count the batches of all fits in which something is remembered"
     path = tmp()
-    def mk(vals): return learner(Score(vals), SaveModelCallback('score', np.less, keep=2, reset_on_fit=False), path=path)
+    def mk(vals):
+        return learner(Score(vals), SaveModelCallback('score', np.less, keep=2, reset_on_fit=False), path=path)
     learn = mk([.2, .3]).fit(2)
     first = learn.look.weights
     if from_file: learn.save_state('between'); learn = mk([]).load_state('between')

@@ -15,7 +15,9 @@ import numpy as np
 import torch
 from torch.utils.data import (DataLoader,Sampler,WeightedRandomSampler,
     BatchSampler,IterableDataset,RandomSampler,SequentialSampler)
+from torch.utils.data.dataloader import _BaseDataLoaderIter
 from ..core.checks import brief,checked
+from ..core.tracebacks import warn
 from .loaders import check_dataset,length
 
 # %% ../../nbs/data/07_sampling.ipynb #weighted_dl
@@ -61,8 +63,14 @@ def partial_dl(
     return DataLoader(dataset, int(bs), sampler=_Part(dataset, int(partial_n), kwargs.get('generator')), **kwargs)
 
 # %% ../../nbs/data/07_sampling.ipynb #by_number
+def _keeps_pass(dl):
+    """Whether `dl` has an iterator in an attribute of its own, over batches that it repeats without end: a copy with
+    another sampler would go on with it. Such loaders keep their workers from one epoch to the next"""
+    return any(isinstance(v, _BaseDataLoaderIter) for k,v in vars(dl).items() if k!='_iterator')
+
 def _map_style(dl):
-    return isinstance(dl, DataLoader) and not isinstance(dl.dataset, IterableDataset) and length(dl) is not None
+    return (isinstance(dl, DataLoader) and not isinstance(dl.dataset, IterableDataset) and length(dl) is not None
+        and not _keeps_pass(dl))
 
 def by_number(
     dl, # A loader
@@ -74,7 +82,8 @@ def by_number(
 def _draws_each_once(sampler, n):
     "Whether `sampler` gives each of `n` indices once"
     if len(sampler)!=n: return False
-    return type(sampler) is SequentialSampler or (type(sampler) is RandomSampler and not sampler.replacement)
+    if type(sampler) is RandomSampler: return not sampler.replacement and len(sampler.data_source)==n
+    return type(sampler) is SequentialSampler
 
 def _with_batches(dl, batches):
     "A copy of `dl` that loads these `batches` of indices"
@@ -92,7 +101,11 @@ def in_order(
     reorder:bool=True, # True: dataset order; False: the order in which the loader draws
 ): # A loader of the same samples; for each of its rows its place, or None if they come in order; their number, or None
     "Load what `dl` loads, for results in the order of the dataset"
-    if not _map_style(dl): return dl,None,None
+    if not _map_style(dl):
+        drawn = isinstance(dl, DataLoader) and _keeps_pass(dl) and type(dl.sampler) is not SequentialSampler
+        if reorder and drawn: warn(f"`{type(dl).__name__}` goes on with an iterator that it keeps: samples come in the "
+            "order in which it draws them, and not in that of the dataset. Give another loader, which need not shuffle")
+        return dl,None,None
     batches,n = dl.sampler if dl.batch_sampler is None else dl.batch_sampler,len(dl.dataset)
     if type(batches) is BatchSampler:
         whole = reorder and _draws_each_once(batches.sampler, n)

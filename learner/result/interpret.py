@@ -84,6 +84,7 @@ class Source:
     def _another_pass(self, idxs):
         if isinstance(self.dl, Iterator): raise ValueError("Samples of an iterator are gone when the model has seen "
             "them: give a list, or an iterable that can start again")
+        if (places := in_order(self.dl)[1]) is not None: idxs = places.argsort()[idxs] # in the order of the loader
         rows,start = Rows(len(idxs), idxs.argsort(), what='Inputs'),0
         with keep_random(self.dl):
             set_random_state(self.random)
