@@ -370,6 +370,18 @@ def test_metrics_are_plotted_with_one_pair_of_axes_each_and_several_runs_on_the_
     with pytest.raises(ValueError, match='There is nothing to plot: the last fit has recorded no metric'):
         learner(metrics=None).fit(1).recorder.plot_metrics()
 
+def test_metrics_in_another_order_are_drawn_where_they_belong():
+    "By name, and a column without values has no point"
+    rmse = AccumMetric(lambda p,t: (p-t).square().mean().sqrt(), name='rmse')
+    a,b = (synth_learner(2, 2, metrics=o).fit(1) for o in ([mae,rmse], [rmse,mae]))
+    axs = b.recorder.plot_metrics(axs=a.recorder.plot_metrics(label='a'), label='b')
+    assert [[o.get_ylabel(), *(l.get_label() for l in o.lines)] for o in axs]==[
+        ['mae','a: mae','b: mae'], ['rmse','a: rmse','b: rmse']]
+    for ax,k in zip(axs, ('mae','rmse')): assert ax.lines[1].get_ydata()[0]==b.final_record[k]
+    learn = synth_learner(2, 2, cbs=ExtraValid({'test': [*synth_learner(1, 1).dls.valid]}, every=5)).fit(2)
+    first,second = learn.recorder.plot_metrics(['valid_loss','test/loss'])
+    assert len(first.lines)==1 and not second.lines and second.get_ylabel()=='test/loss'
+
 def test_many_metrics_are_plotted_four_in_a_row(plt):
     metrics = mk_metrics({f'm{i}': partial(F.cross_entropy, label_smoothing=i/9) for i in range(6)})
     axs = learner(metrics=metrics).fit(1).recorder.plot_metrics()

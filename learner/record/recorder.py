@@ -195,7 +195,7 @@ class Curves(Recorded):
     @checked
     def plot_metrics(self,
         names=None, # Columns, or one of them; default: all metrics
-        axs=None, # Where to draw, as another recorder's `plot_metrics` returned it; default: a new figure
+        axs=None, # Where to draw, as another recorder's `plot_metrics` returned them: by name; default: a new figure
         label:str|None=None, # Name of the run, where several are drawn on the same axes
         figsize=None, # Width and height of a new figure, in inches; default: 4 x 3 for each metric, four in a row
     ): # An array of axes, one for each metric
@@ -206,10 +206,14 @@ class Curves(Recorded):
         groups = _metric_columns(self) if names is None else {k:[k] for k in names}
         if not groups: raise ValueError("There is nothing to plot: the last fit has recorded no metric")
         if axs is None: axs = _axes(len(groups), figsize)
-        for ax,(name,cols) in zip(axs, groups.items(), strict=True):
-            for k in cols: ax.plot(*zip(*_points(self, k)), 'o-', label=_named(k, label))
+        named = {ax.get_ylabel():ax for ax in axs} # the other recorder may have them in another order
+        mine = [named[k] for k in groups] if groups.keys()==named.keys() else axs
+        for ax,(name,cols) in zip(mine, groups.items(), strict=True):
+            for k in cols:
+                if points := _points(self, k): ax.plot(*zip(*points), 'o-', label=_named(k, label))
             _whole_ticks(ax)
-            ax.set(xlabel='batch', ylabel=name); ax.legend()
+            ax.set(xlabel='batch', ylabel=name)
+            if ax.lines: ax.legend()
         return axs
 
 # %% ../../nbs/record/05_recorder.ipynb #no_fit
