@@ -357,6 +357,26 @@ def test_what_differs_in_the_settings_is_told():
     assert '`opt.lr` is (0.05,) in a, and (0.1,) in b' in text and 'the model differs' in text
     assert 'All runs share one order and one dropout' in text
 
+one_draw = dict(
+    of_one=(lambda: mk().seeds(3, 1), lambda: mk().seeds([7,8,9], 1, vary='dropout'),
+        'All runs of `b` have one init and one order, and the others have several'),
+    of_each=(lambda: mk().seeds(3, 1, vary='dropout'), lambda: mk(other_net()).seeds(3, 1, vary='dropout'),
+        'All runs of `a` have one init, and those of `b` another one'))
+def other_net(): torch.manual_seed(5); return Net()
+@pytest.mark.parametrize('how', one_draw)
+def test_what_one_group_has_drawn_once_is_told(how):
+    "It is no part of the spread, so that equal settings would often be told apart"
+    a,b,text = one_draw[how]
+    a,b = a(),b()
+    with pytest.warns(UserWarning, match=f'{text}.* So `compare` may tell equal settings apart'): c = compare(a, b)
+    assert f'{text}: the difference may be that of these draws' in repr(c) and 'All runs share one init' not in repr(c)
+
+@pytest.mark.parametrize('kwargs', [dict(vary='dropout'), dict(vary='init'), {}], ids=str)
+def test_groups_of_one_learner_in_which_the_same_varies_are_compared_without_a_word(kwargs, recwarn):
+    compare(mk().seeds(2, 1, **kwargs), mk().seeds(2, 1, lr=.2, **kwargs))
+    compare(mk(cbs=MixUp()).seeds(2, 1, **kwargs), mk().seeds(2, 1, **kwargs))
+    assert not [o for o in recwarn if 'tell equal settings apart' in str(o.message)]
+
 def test_plots():
     import matplotlib.pyplot as plt
     a = mk().seeds(3, 2)
