@@ -1,5 +1,5 @@
 "Edges of `Fingerprint` and `diff`: what a run can do without, where fingerprints come from, and what is said"
-import random,warnings
+import copy,random,warnings
 import numpy as np,pytest,torch
 from torch import nn
 from torch.nn import functional as F
@@ -65,6 +65,20 @@ def test_all_that_is_in_a_batch_counts():
     assert one==checksum_of_batch((x,), (y,))
     assert one not in (checksum_of_batch((x,), (dict(y, name=['u','w']),)),
         checksum_of_batch((x,), (dict(y, a=[torch.ones(1)]),)), checksum_of_batch((x+1,), (y,)))
+
+class Graph:
+    "An object with tensors, as graphs are: it refers to itself, too"
+    def __init__(self, x, name='a'): self.x,self.store,self.me = x,dict(name=name),self
+
+@pytest.mark.parametrize('a,b', [(Graph(torch.ones(2)), Graph(torch.ones(2)*1.1)), (Graph(1), Graph(1, 'b')),
+    ([Graph(1)], [Graph(2)]), (np.float32(1), np.float32(2)), (1j, 2j), ({1,2}, {1,3}),
+    (np.array(['u','v']), np.array(['u','w'])), (np.array([1,[2]], object), np.array([1,[3]], object)),
+    (np.array(['2020','2021'], 'M8[Y]'), np.array(['2020','2022'], 'M8[Y]')),
+    (np.arange(3)[::-1], np.arange(1, 4)[::-1])], ids=['object','its attribute','in a list','numpy scalar','complex',
+    'set','texts','array of objects','dates','backwards'])
+def test_other_values_of_any_kind_have_another_checksum(a, b):
+    x = torch.ones(2)
+    assert checksum_of_batch((x,), (a,))==checksum_of_batch((x,), (copy.deepcopy(a),))!=checksum_of_batch((x,), (b,))
 
 def test_an_order_that_differs_names_the_samples():
     d = diff(fitted(dl=DataLoader(data(), 4)), fitted(dl=DataLoader(data(), 4, sampler=[1,0,*range(2, 24)])))

@@ -66,6 +66,19 @@ def test_equal_runs_have_equal_cards(tmp_path):
     d = card_in(tmp_path/'a').diff(card_in(tmp_path/'b'))
     assert not d and 'the same, in all 20 training batches' in repr(d)
 
+def test_cards_of_the_same_training_with_other_results_are_not_the_same(tmp_path):
+    "As of other validation data, or of a metric that counts otherwise"
+    def close(limit): return AvgMetric(lambda p,y: ((p-y).abs()<limit).float().mean(), name='close')
+    def card(k, limit=1., factor=1):
+        learn = synth_learner(path=tmp_path/k, loss_func=squared, metrics=close(limit))
+        learn.dls = DataLoaders(learn.dls.train, [(x, y*factor) for x,y in learn.dls.valid], device='cpu')
+        learn.fit(1, cbs=RunCard())
+        return card_in(tmp_path/k)
+    a,b,c,again = card('a'),card('b', limit=2.),card('c', factor=2),card('again')
+    assert a.diff(b) and a.diff(b).other_results==['close'] and not a.diff(b).unlike
+    assert 'fingerprints: the same\n- results: other valid_loss, close\n' in repr(a.diff(c)) and a.diff(c)
+    assert not a.diff(again) and not a.diff(again).other_results
+
 @pytest.mark.parametrize('kwargs, words, unlike, alike', [
     (dict(lr=.1), '`opt.lr` is [0.05] in a, and [0.1] in b', 'hypers', ['ids','inputs','weights_before']),
     (dict(loss_func=absolute), '`absolute` (loss_func) takes part in b only', 'loss',

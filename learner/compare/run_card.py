@@ -175,16 +175,23 @@ class CardDiff:
     alike:list   # Columns of the fingerprints that are the same
     unlike:list  # Those that are not
 
-    def __bool__(self): return bool(self.changed or self.unlike)
+    @property
+    def other_results(self):
+        "Names of the last results that are not the same, as where data of validation or metrics differ"
+        a,b = self.a.final,self.b.final
+        return [k for k in {**a, **b} if repr(a.get(k, missing))!=repr(b.get(k, missing))] # of NaN, too
+    def __bool__(self): return bool(self.changed or self.unlike or self.other_results)
     def results(self) -> History:
         "The last results of both"
         a,b = self.a.final,self.b.final
         return History([Row(**{'': k}, a=a.get(k, missing), b=b.get(k, missing)) for k in {**a, **b}])
     def __repr__(self):
-        if not self: return f"Both runs are the same, in all {self.a['fingerprint']['batches']} training batches"
+        n = self.a['fingerprint']['batches']
+        if not self: return f"Both runs are the same, in all {n} training batches and in their results"
         print_of = "fingerprints: other " + ', '.join(self.unlike) if self.unlike else "fingerprints: the same"
         if self.unlike and self.alike: print_of += '; the same ' + ', '.join(self.alike)
-        words = '\n'.join(f'- {o}' for o in [*self.changed, print_of])
+        res = [f"results: other {', '.join(self.other_results)}" if self.other_results else 'results: the same']
+        words = '\n'.join(f'- {o}' for o in [*self.changed, print_of, *res])
         return f'a: {self.a.name}, b: {self.b.name}\n{words}\n{self.results()!r}'
 
 # %% ../../nbs/compare/07_run_card.ipynb #cards

@@ -57,15 +57,30 @@ def checksum(
     return res if on_device is None else (on_device & (2**48-1)) + res
 
 # %% ../../nbs/diagnose/08_checksums.ipynb #checksum_of_batch
+_plain = str,bytes,int,float,complex,np.generic
+
+def _of_array(v):
+    try: return torch.from_numpy(np.ascontiguousarray(v)) # which a view need not be
+    except TypeError: return v.tobytes() # texts, dates
+
+def _leaves(o, seen):
+    "Tensors, arrays and plain values in containers, and in the attributes of other objects; `seen` has their ids"
+    for v in leaves_in(o):
+        if isinstance(v, (torch.Tensor,*_plain)): yield v
+        elif isinstance(v, np.ndarray):
+            if v.dtype.hasobject: yield from _leaves(v.tolist(), seen)
+            else: yield _of_array(v)
+        elif isinstance(v, (set,frozenset)): yield repr(sorted(map(repr, v)))
+        elif hasattr(v, '__dict__') and not isinstance(v, type) and id(v) not in seen:
+            seen.add(id(v))
+            yield from _leaves(vars(v), seen)
+
 def checksum_of_batch(
-    *batch, # Tensors, arrays and plain values, and containers of them
+    *batch, # Tensors, arrays and plain values, containers of them, and objects with such attributes
 ): # As of `checksum`
     "Checksum of all that a batch holds"
     tensors,others = [],[]
-    for o in leaves_in(batch):
-        if isinstance(o, torch.Tensor): tensors.append(o)
-        elif isinstance(o, np.ndarray) and not o.dtype.hasobject: tensors.append(torch.from_numpy(o))
-        elif isinstance(o, (str,bytes,int,float)): others.append(o)
+    for o in _leaves(batch, set()): (tensors if isinstance(o, torch.Tensor) else others).append(o)
     return checksum(tensors) + (crc32(repr(others).encode()) if others else 0)
 
 # %% ../../nbs/diagnose/08_checksums.ipynb #generator_sums
