@@ -69,6 +69,30 @@ def test_activations_are_what_saved_tensors_hold(name, bs):
     "The forecast from a loader with another batch size"
     close(learner(models[name]()).memory(bs=bs).kinds, by_hand(learner(models[name](), bs)))
 
+class WithTable(nn.Module):
+    def __init__(self): super().__init__(); self.a,self.b = nn.Linear(6, 64),nn.Linear(64, 3)
+    def forward(self, x, table): return self.b(self.a(x).relu() + self.a(table).relu().mean(0))
+
+@pytest.mark.parametrize('bs', [16, 40])
+def test_what_all_samples_share_is_not_cut(bs):
+    "A table beside the samples, such as prototypes, has its rows in a batch of any size"
+    def batch(n):
+        torch.manual_seed(0)
+        return torch.randn(n, 6),torch.randn(500, 6),torch.randint(0, 3, (n,))
+    def made(n):
+        torch.manual_seed(0)
+        return Learner(DataLoaders([batch(n)], n_inp=2, device='cpu'), WithTable(), nn.CrossEntropyLoss(),
+            opt_func=torch.optim.Adam, lr=.01).remove_cb(ProgressCallback)
+    learn = made(16)
+    found,model = learn.memory(bs=bs).kinds,learn.model
+    saved = {}
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: saved.update([storage(t)]) or t, lambda t: t):
+        x,table,y = batch(bs)
+        known = {storage(o)[0] for o in (*model.parameters(), x, table, y)}
+        nn.functional.cross_entropy(model(x, table), y)
+    assert found['batch']==n_bytes((x, table, y))
+    assert found['activations']==pytest.approx(sum(n for k,n in saved.items() if k not in known), rel=.02)
+
 @pytest.mark.parametrize('opt', opts)
 def test_parameters_gradients_and_state_are_exact(opt):
     learn = learner(conv(), opt_func=opts[opt])

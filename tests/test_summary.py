@@ -177,6 +177,17 @@ def test_summary_of_models_of_many_kinds():
     rows = {o.layer:o for o in synth_learner(model=Seq()).summary().layers}
     assert rows['enc.linear1'].output=='1 x 16 x 8' and rows['enc.self_attn'].params==48+12
 
+@pytest.mark.parametrize('layers,total', [((nn.LazyLinear(6), nn.LazyBatchNorm1d(), nn.Linear(6, 1)), 12+12+7),
+    ((nn.LazyBatchNorm1d(affine=False), nn.Linear(1, 1)), 2)], ids=['affine','not affine'])
+def test_lazy_norms_are_left_lazy(layers, total):
+    "They have buffers without values, which torch does not copy"
+    model = nn.Sequential(*layers)
+    learn = synth_learner(model=model)
+    assert learn.summary().total==total
+    norm = next(m for m in model if 'Norm' in type(m).__name__)
+    assert type(norm).__name__=='LazyBatchNorm1d' and torch.nn.parameter.is_lazy(norm.running_mean)
+    assert learn.fit(1).opt_step==10 and type(norm) is nn.BatchNorm1d
+
 def test_an_error_in_the_model():
     learn = synth_learner(model=nn.Sequential(nn.Linear(2,1)))
     with pytest.raises(RuntimeError) as e: learn.summary()

@@ -20,7 +20,7 @@ from fastcore.basics import patch
 from ..core.checks import checked,whole
 from ..core.events import CancelFitException
 from ..core.callback import Callback
-from ..data.batches import find_bs,map_tensors,rows_of,tensors_in
+from ..data.batches import find_bs,lists_samples,map_batch,map_tensors,tensors_in
 from ..data.loader_state import first_batch
 from ..model.hypers import parts_of
 from ..model.optimizer import params_of
@@ -167,6 +167,11 @@ def _fixed(layers, grads, states):
             gradients=sum(grads.get(p, 0) for p in ps), state=sum(states.get(p, 0) for p in ps)))
     return History(rows, _of_layers)
 
+def _first_of(b, k, n):
+    "The first `k` of `n` samples. What has no row for each stays whole, such as a table that all share"
+    if isinstance(b, Tensor): return b[:k] if b.ndim and len(b)==n else b
+    return b[:k] if lists_samples(b, n) else map_batch(b, lambda o: _first_of(o, k, n))
+
 @patch
 @checked(bs='>=1', dl=...)
 def memory(self:Learner,
@@ -178,7 +183,7 @@ def memory(self:Learner,
     dl = self.dls.train if dl is None else self.loader(dl=dl)
     with self.unchanged(dl): b = first_batch(dl)
     n = find_bs(b)
-    small = [map_tensors(Tensor.clone, rows_of(b, slice(0, k))) for k in sorted({min(2, n), min(4, n)})]
+    small = [map_tensors(Tensor.clone, _first_of(b, k, n)) for k in sorted({min(2, n), min(4, n)})]
     measure = MeasureMemory()
     with trial(self, len(small), cbs, 'memory'):
         self.dls.loaders['train'] = small

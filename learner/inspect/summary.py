@@ -15,7 +15,7 @@ from copy import deepcopy
 from html import escape
 import torch
 from torch import Tensor
-from torch.nn.parameter import is_lazy
+from torch.nn.parameter import UninitializedBuffer,is_lazy
 from fastcore.basics import patch
 from ..core.checks import checked,short_name
 from ..data.batches import to_device
@@ -126,6 +126,11 @@ def _run_once(model, b, dls):
         raise
     return xb
 
+def _copy_to_run(model):
+    "A copy of a lazy model, whose layers get their sizes where it runs. A buffer without values cannot copy itself"
+    def anew(b): return UninitializedBuffer(device=b.device, dtype=b.dtype)
+    return deepcopy(model, {id(b):anew(b) for b in model.buffers() if is_lazy(b)})
+
 @patch
 @checked
 def summary(self:Learner,
@@ -137,7 +142,7 @@ def summary(self:Learner,
         "give a batch, `summary(dl=[batch])`")
     dl = self.loader(dl=dl)
     model = unwrapped(self.model)
-    if any(map(is_lazy, model.parameters())): model = deepcopy(model)
+    if any(map(is_lazy, [*model.parameters(), *model.buffers()])): model = _copy_to_run(model)
     modules = _layers(model)
     with self.unchanged(dl), self.keep_modes(), torch.no_grad(), Hooks(modules.values(), _note_shape) as hooks:
         self.training = False # hooks of callbacks do not listen
