@@ -147,6 +147,25 @@ def kept_in_validation():
         return state(learn, kept=[kept.preds, kept.targets, kept.losses],
             results=dict(learn.validate(dl=loader(numbers(9, 'classes'), 4, 'list'), cbs=alone)), alone=alone.preds)
 
+def norms_in_validation():
+    "Losses of validations that were recorded, and those of the model of this process on all samples at that time"
+    torch.manual_seed(1)
+    x,y = numbers(9, 'classes')
+    model = nn.Sequential(nn.Linear(5, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 3))
+    learn = Learner(DataLoaders(loader(numbers(44, 'classes'), 8, 'map'), loader((x, y), 4, 'map', False),
+        device='cpu'), model, F.cross_entropy, lr=.1).remove_cb(ProgressCallback)
+    res,found = [],[]
+    class Alone(Callback):
+        order,run_train = -1000,False # while the weights are there that were validated
+        def after_validate(self):
+            with torch.no_grad(): found[-1].append(F.cross_entropy(self.model(x), y).item())
+    with learn.distrib_ctx():
+        for cbs in [Validate(2, 'iter')],[EMA(.5, buffers=True, validate=True)]:
+            found.append([])
+            learn.fit(2, cbs=[Alone(), *cbs])
+            res.append((found.pop(), list(learn.recorder['valid_loss'])))
+    return res
+
 class Letters(nn.Module):
     "For each text its length, and what does not depend on it; or a sum, which cannot be put together"
     def __init__(self): super().__init__(); self.weight,self.sums = nn.Parameter(torch.ones(3)),False

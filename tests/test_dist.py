@@ -25,7 +25,8 @@ quick = {2: [('fit', (), dict(n=49)), ('fit', (), dict(kind='weights', n=41, n_e
     ('fit', ('accumulate',), dict(kind='tokens', n=45)), ('fit', ('accumulate',), dict(kind='weights', n=25)),
     ('fit', ('clip','ema'), dict(n_epoch=1)),
     ('fit', (), dict(how='list', n_epoch=1)), ('fit', (), dict(how='arrays', n_epoch=1, n=50)),
-    *((name, (), {}) for name in ('kept_in_validation', 'texts', 'validated_inside', 'train_metrics')),
+    *((name, (), {}) for name in ('kept_in_validation', 'texts', 'validated_inside', 'train_metrics',
+        'norms_in_validation')),
     ('dropout_resumed', (), {}), ('fit_with_metrics', (11,), {}), ('preds', ('map',), {}), ('afterwards', (), {}),
     *(('lone_cancel', (name, ev, rank, 3), {}) for ev,name,rank in lone_cancels),
     ('lone_cancel', ('CancelBatchException', 'before_batch', 0, 1), dict(cbs=('accumulate',))),
@@ -47,7 +48,7 @@ quick = {2: [('fit', (), dict(n=49)), ('fit', (), dict(kind='weights', n=41, n_e
     *(('collectives', (4, False, n), {}) for n in (2, 3))],
     3: [('fit', (), dict(n=53))]}
 several_only = ('lone_cancel','act','lr_find_skips','error_and_cancel','sums','collectives','dropout_resumed',
-    'afterwards','augmented_resumed','refused_at_once','preempted')
+    'afterwards','augmented_resumed','refused_at_once','preempted','norms_in_validation')
 quick[0] = [o for procs in (2, 3) for o in quick[procs] if o[0] not in several_only] # by one process, to compare with
 
 @cache
@@ -278,6 +279,12 @@ def test_what_depends_on_whole_batches():
     "What a validation keeps of each sample, and averages over batches: a process with a spare batch has them too"
     ref,res = same_run(2, 'kept_in_validation')
     for o in res: close([o['kept'], o['results'], o['alone']], [ref['kept'], ref['results'], ref['alone']])
+
+def test_a_validation_is_of_the_model_of_the_first_process():
+    "In mid-epoch, and of an average with buffers: a batch norm has gathered other statistics in each process"
+    first,other = run(2, 'norms_in_validation', (), {})
+    assert [len(alone) for alone,_ in first]==[6,2]
+    for (alone,recorded),(_,there) in zip(first, other): assert alone==pytest.approx(recorded, rel=1e-5)==there
 
 @slow
 def test_regression_metrics(): same_run(3, 'regression_metrics')

@@ -1,5 +1,5 @@
 "`learn.fit(…, procs=2)`: workers train, and everything is brought back"
-import errno,logging,os,re,signal,subprocess,sys,threading,time,warnings
+import copy,errno,logging,os,re,signal,subprocess,sys,threading,time,warnings
 from functools import partial
 from pathlib import Path
 import pytest,torch
@@ -410,3 +410,61 @@ def test_a_sampler_with_a_generator_of_its_own_draws_on_in_another_number_of_pro
         learn.fit(3, cbs=(order := Order()), procs=first).resume(procs=then)
         return order.drawn
     assert fit(first, then)==fit(None, None)
+
+class MeanTeacher(Callback):
+    "Has an average of the weights, and a list of its tensors"
+    def before_fit(self):
+        if hasattr(self, 'teacher'): return
+        self.teacher = copy.deepcopy(self.learn.model).requires_grad_(False)
+        self.weights = [*self.teacher.parameters()]
+    @torch.no_grad()
+    def after_step(self):
+        for t,p in zip(self.weights, self.learn.model.parameters()): t.lerp_(p, .1)
+class CountsIn(Callback):
+    "In a slot, and in a dict that another one reads"
+    __slots__ = 'n',
+    def __init__(self, d): self.n,self.d = 0,d
+    def after_batch(self): self.n += 1; self.d['n'] = self.d.get('n', 0)+1
+class ReadsIn(Callback):
+    watches = True
+    def __init__(self, d): self.d,self.seen,self.lock = d,[],threading.Lock()
+    def __getstate__(self): return {k:v for k,v in vars(self).items() if k!='lock'}
+    def after_epoch(self): self.seen.append(self.d['n'])
+class Rebuilds(Callback):
+    "Weighs classes, and trains the first layer, from the second epoch on; looks at its output"
+    def before_fit(self): self.learn.model[0].register_forward_hook(lambda m,i,o: None)
+    def before_epoch(self):
+        if self.learn.epoch!=1 or len(self.learn.opt.param_groups)==2: return
+        self.learn.loss_func = nn.CrossEntropyLoss(weight=torch.tensor([1.,3.]))
+        self.learn.opt.add_param_group(dict(params=[*self.learn.model[0].parameters()], lr=.01))
+
+def two_layers(**kwargs):
+    torch.manual_seed(0)
+    ds = TensorDataset(x := torch.randn(48, 5), (x[:,0]>0).long())
+    return Learner(DataLoaders(DataLoader(ds, 8, shuffle=True), device='cpu'), nn.Sequential(nn.Linear(5, 8), nn.ReLU(),
+        nn.Linear(8, 2)), nn.CrossEntropyLoss(), opt_func=SGD, lr=.5, **kwargs).remove_cb(ProgressCallback)
+
+def test_objects_that_callbacks_share_come_back_as_one_and_what_they_rebuild_with_them():
+    "Two fits in workers are two fits here"
+    def fitted(procs):
+        learn,d = two_layers(splitter=lambda m: [[*m[2].parameters()]]),{}
+        teacher,counts,reads = cbs = MeanTeacher(),CountsIn(d),ReadsIn(d)
+        for _ in range(2): learn.fit(2, cbs=[*cbs, Rebuilds()], procs=procs)
+        return weights(learn),[*teacher.weights],counts.n,reads.seen,[len(g['params']) for g in learn.opt.param_groups], \
+            learn.loss_func.weight,teacher.weights[0] is teacher.teacher[0].weight
+    here = fitted(None)
+    with pytest.warns(UserWarning, match='Hooks that a callback has registered stay in the workers: here, `0` runs '):
+        there = fitted(2)
+    assert here[2:5]==(24, [6,12,18,24], [2,2]) and here[6]
+    close(there, here)
+
+def test_a_model_that_was_rebuilt_in_the_workers_is_refused_before_anything_is_changed():
+    learn = two_layers()
+    before = weights(learn)
+    def cut(cb):
+        from torch.nn.utils import prune
+        prune.l1_unstructured(cb.learn.model[2], 'weight', amount=.5)
+    with pytest.raises(RuntimeError, match='a callback has rebuilt the model in the workers: `2.weight`, '
+        '`2.weight_mask`, `2.weight_orig` are on one side only. Everything here is as before'):
+        learn.fit(1, cbs=Callback(after_epoch=cut), procs=2)
+    close([weights(learn), len(learn.recorder.rows)], [before, 0])

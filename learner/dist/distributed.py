@@ -220,8 +220,12 @@ class Membership:
                 norms,(state,*_) = after_training
                 engine.check_same(norms)
                 set_random_state(state)
-                self.procs.take_first([*self.learn.model.buffers()])
+                self.take_buffers()
             merge_phase(metrics, states)
+
+    def take_buffers(self):
+        "Let all have the buffers of the first process, such as the statistics of its part that a batch norm gathers"
+        self.procs.take_first([*self.learn.model.buffers()])
 
     def take_row(self):
         "Have the row of the first process, by which all decide: a callback may have computed a value from its part"
@@ -340,8 +344,13 @@ class Distributed(_EndsTogether):
     @property
     def size(self): return self.member.peers.deal.size(self.learn) # of the whole batch
 
+    def before_validate(self):
+        super().before_validate()
+        self.begins = True
     def before_draw(self):
-        if not self.learn.training: self.member.agreement.stops.in_validation()
+        if self.learn.training: return
+        self.member.agreement.stops.in_validation()
+        if self.begins: self.begins = False; self.member.take_buffers() # of the weights that are validated
     def before_batch(self):
         self.member.peers.left_out = False
         if not self.learn.training: return

@@ -23,9 +23,11 @@ from fastcore.basics import patch
 from fastcore.foundation import L
 import torch
 from torch import nn
-from ..core.checks import extra,whole
+from ..core.checks import extra,listed,whole
+from ..core.tracebacks import warn
 from ..data.generators import random_state,set_random_state
 from ..data.loader_state import counts_of,put_counts
+from ..measure.metrics import set_attributes
 from ..model.hypers import parts_of
 from ..restore.held import put_buffers
 from ..record.progress import Display,Out,ProgressCallback,in_notebook
@@ -52,7 +54,18 @@ def functions_held(o, depth=5):
     elif not isinstance(o, (list,tuple)): return []
     return [f for v in o for f in functions_held(v, depth-1)] if depth else []
 
-def state_of(o): return vars(o) if isinstance(o, FunctionType) else o.__getstate__()
+def state_of(o):
+    "Attributes by name, also those in `__slots__`; or what a `__getstate__` of the user's returns"
+    if isinstance(o, FunctionType): return vars(o)
+    state = o.__getstate__()
+    if not (isinstance(state, tuple) and type(o).__getstate__ is object.__getstate__): return state
+    return {k:v for attrs in state for k,v in (attrs or {}).items()}
+
+def put_state_of(o, state):
+    "Give `o` what `state_of` has returned; None stands for nothing"
+    if state is None: return
+    if hasattr(o, '__setstate__'): o.__setstate__(state)
+    else: set_attributes(o, state)
 
 def gathering(learn, cbs):
     "What has gathered something in a fit: callbacks, metrics, and functions that these have"
@@ -88,9 +101,21 @@ counted = ('epoch','n_epoch','start_epoch','n_train_iter','n_step','train_iter',
     'n_iter','results','stop_reason','run_config','recognized','lr','monitor','_frozen')
 of_route = 'stopped','lineage','fit_start'
 
-def _packed(o, known):
-    try: return pack(o, known)
-    except Exception: return None
+def n_hooks(learn):
+    "Of each module of the model, how many functions are called around its `forward`"
+    return {k:len(m._forward_hooks)+len(m._forward_pre_hooks) for k,m in learn.model.named_modules()}
+
+def _packs(o, known):
+    try: return bool(pack(o, known))
+    except Exception: return False
+
+def packed_states(every, known) -> bytes:
+    "States of objects, pickled together, so that what they share they share afterwards. What cannot be, is left out"
+    states = [*map(state_of, every)]
+    try: return pack(states, known)
+    except Exception: pass
+    def some(o): return {k:v for k,v in o.items() if _packs(v, known)} if isinstance(o, dict) else None
+    return pack([o if _packs(o, known) else some(o) for o in states], known)
 
 def unsaved_buffers(learn):
     "Buffers that no state dict has, by module"
@@ -98,23 +123,40 @@ def unsaved_buffers(learn):
     def values(m): return {k:value(m._buffers.get(k)) for k in m._non_persistent_buffers_set}
     return [(m, values(m)) for m in modules_of(learn) if m._non_persistent_buffers_set]
 
-def brought_back(learn, every, known) -> bytes:
-    "Everything that a fit has changed, pickled"
-    attrs = [{k:p for k,v in state_of(o).items() if (p := _packed(v, known)) is not None} for o in every]
+def brought_back(learn, every, known, n_groups) -> bytes:
+    "Everything that a fit has changed, pickled. It began with `n_groups` of parameters, for each optimizer"
+    new_opt = not any(o is learn.opt for o in known)
+    added = [] if new_opt else [o.param_groups[n:] for o,n in zip(parts_of(learn.opt), n_groups)]
+    loss = learn.loss_func if not any(o is learn.loss_func for o in known) else None # a callback has replaced it
     own,route = ({k:vars(o)[k] for k in ks if k in vars(o)} for o,ks in ((learn, counted), (learn.route, of_route)))
     return pack(dict(model=learn.model.state_dict(), opt=learn.opt and learn.opt.state_dict(), own=own, route=route,
-        state=dict(learn.state), loss=learn.loss_func.state_dict() if isinstance(learn.loss_func, nn.Module) else None,
-        new_opt=not any(o is learn.opt for o in known), buffers=unsaved_buffers(learn), attrs=attrs,
+        added=added, new_loss=loss, n_hooks=n_hooks(learn), state=dict(learn.state),
+        loss=learn.loss_func.state_dict() if isinstance(learn.loss_func, nn.Module) else None,
+        new_opt=new_opt, buffers=unsaved_buffers(learn), states=packed_states(every, known),
         attributes=learn.route.attributes.values(), random=random_state(*learn.dls),
         counts=[counts_of(o) for o in learn.dls]), known)
+
+def _check_model(model, state):
+    "Refuse the weights of a model that has been rebuilt, before anything is changed here"
+    if differ := sorted(model.state_dict().keys()^state.keys()): raise RuntimeError("The fit is over, and cannot come "
+        f"back, because a callback has rebuilt the model in the workers: {listed(differ)} "
+        f"{'is' if len(differ)==1 else 'are'} on one side only. Everything here is as before. Rebuild it before the "
+        "fit, or train without `procs`, in one process or by `torchrun`")
 
 def take_in(learn, every, known, data):
     "Let `learn` be as the fit has left it"
     res = unpack(data, known)
+    _check_model(learn.model, res['model'])
     learn.model.load_state_dict(res['model'])
-    if res['loss']: learn.loss_func.load_state_dict(res['loss'])
+    here = n_hooks(learn)
+    if more := [k for k,n in res['n_hooks'].items() if n>here.get(k, n)]: warn("Hooks that a callback has registered "
+        f"stay in the workers: here, {listed(more)} {'runs' if len(more)==1 else 'run'} without them")
+    if res['new_loss'] is not None: learn.loss_func = res['new_loss']
+    elif res['loss']: learn.loss_func.load_state_dict(res['loss'])
     put_buffers(res['buffers'])
     if res['new_opt']: learn.create_opt()
+    for opt,groups in zip(parts_of(learn.opt), res['added']):
+        for g in groups: opt.add_param_group(g) # as a callback has
     if res['opt'] is not None: learn.opt.load_state_dict(res['opt'])
     learn.route.attributes.put(res['attributes'])
     learn.route.attributes.note_moved()
@@ -122,9 +164,7 @@ def take_in(learn, every, known, data):
     vars(learn.route).update(res['route'])
     if stopped := learn.route.stopped: stopped.attributes_left.note_owners(learn.route.attributes) # those of here
     put_state(learn, res['state'])
-    for o,attrs in zip(every, res['attrs']):
-        attrs = {k:unpack(p, known) for k,p in attrs.items()}
-        o.__setstate__(attrs) if hasattr(o, '__setstate__') else vars(o).update(attrs)
+    for o,state in zip(every, unpack(res['states'], known)): put_state_of(o, state)
     learn.refresh()
     for dl,counts in zip(learn.dls, res['counts']): put_counts(dl, counts, counts)
     set_random_state(res['random'], *learn.dls)
@@ -176,6 +216,7 @@ def work(folder):
     path,rank = Path(folder),int(os.environ['RANK'])
     learn,cbs,method,kwargs,random,html,warned = pickle.loads((path/'task').read_bytes())
     known,every,error = known_objects(learn, cbs),gathering(learn, cbs),None
+    n_groups = [len(o.param_groups) for o in parts_of(learn.opt)]
     set_random_state(random)
     interrupt_once()
     try:
@@ -191,7 +232,7 @@ def work(folder):
     if error is not None: write_bytes(path/f'error{rank}', pack(error, ()))
     if rank: return
     print(writing, end='', flush=True) # which may take long
-    write_bytes(path/'result', brought_back(learn, every, known))
+    write_bytes(path/'result', brought_back(learn, every, known, n_groups))
 
 # %% ../../nbs/dist/08_launch.ipynb #Workers
 def free_port():
