@@ -450,8 +450,8 @@ def test_objects_that_callbacks_share_come_back_as_one_and_what_they_rebuild_wit
         learn,d = two_layers(splitter=lambda m: [[*m[2].parameters()]]),{}
         teacher,counts,reads = cbs = MeanTeacher(),CountsIn(d),ReadsIn(d)
         for _ in range(2): learn.fit(2, cbs=[*cbs, Rebuilds()], procs=procs)
-        return weights(learn),[*teacher.weights],counts.n,reads.seen,[len(g['params']) for g in learn.opt.param_groups], \
-            learn.loss_func.weight,teacher.weights[0] is teacher.teacher[0].weight
+        sizes,one = [len(g['params']) for g in learn.opt.param_groups],teacher.weights[0] is teacher.teacher[0].weight
+        return weights(learn),[*teacher.weights],counts.n,reads.seen,sizes,learn.loss_func.weight,one
     here = fitted(None)
     with pytest.warns(UserWarning, match='Hooks that a callback has registered stay in the workers: here, `0` runs '):
         there = fitted(2)
