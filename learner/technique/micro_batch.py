@@ -186,8 +186,8 @@ class MicroBatch(Callback):
     """Run training batches in pieces of at most `bs` samples, which takes less memory and gives the same step.
 
     `after_pred` and `after_loss` are announced for each piece, all other events for the batch; `pred` is then detached.
-    Only layers that mix samples notice: a batch norm sees one piece at a time, and dropout draws for each. A state that a
-    recurrent model carries from batch to batch would be handed from piece to piece, that is, to other samples.
+    Only layers that mix samples notice: a batch norm sees one piece at a time, and dropout draws for each. A recurrent
+    model that carries its state from batch to batch would hand it from piece to piece, that is, to other samples.
     A loss that compares samples is noticed in the first batch, with a warning.
     With `'auto'`, a batch that runs out of memory is run again in halves, and a copy of the model's buffers is kept"""
     _stateattrs,from_start = ('fits',),True
