@@ -332,7 +332,10 @@ def test_equal_runs_make_no_difference():
 
 def test_values_without_spread():
     c = compare(group([1,1,1]), group([2,2,2]))
-    assert c and c.p==0 and c.needed==2 and repr(c)
+    assert c and c.p==0 and c.needed==2
+    assert 'no width, because the differences of all pairs are the same: in few runs, that happens by chance' in repr(c)
+    assert 'the results within each group are the same' in repr(compare(group([1,1,1]), group([2,2,2], [5,6,7])))
+    assert 'no width' not in repr(compare(group([1,1,2]), group([2,2,2]))) + repr(compare(group([1,1]), group([1,1])))
 
 def test_a_run_without_a_number_is_named():
     with pytest.raises(ValueError, match='`accuracy` of the run with seed 1 in `b` is nan'):
