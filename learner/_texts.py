@@ -1797,7 +1797,6 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
                  '- `state`: Tensors by name, as `weights_of` gives them, or with prefixes\n'
                  '- `strict`: Names and shapes must match; otherwise what does is loaded\n'
                  '- `only`: Patterns of names such as `body.*`, one or several; default: all',
- 'lone_draws': 'Parameters:\n\n- `a`: A group of runs\n- `b`: Another one',
  'loss_of': 'Parameters:\n\n- `learn`: A learner, or a batch with a `loss_func`',
  'loss_per_sample': 'Parameters:\n\n- `learn`: The learner after its batch\n- `loss`: The summed loss of that batch',
  'mae': 'Parameters:\n'
