@@ -181,9 +181,9 @@ class Comparison:
     def notes(self):
         "What differs in the settings, and what the runs share"
         res = [f"Settings: {'; '.join(self.changed)}."] if self.changed else []
-        if self and not self.estimate.se: res.append(f"The interval has no width, because "
-            f"{'the differences of all pairs' if self.paired else 'the results within each group'} are the same: in few runs, "
-            "that happens by chance.")
+        same = 'the differences of all pairs' if self.paired else 'the results within each group'
+        if self and not self.estimate.se: res.append(f"The interval has no width, because {same} are the same: "
+            "in few runs, that happens by chance.")
         if self.fixed: res.append(f"All runs share one {' and one '.join(self.fixed)}: "
             "for others, the result may be different.")
         if self.lone: res.append(f"{'. '.join(self.lone)}: the difference may be that of these draws, which the "
