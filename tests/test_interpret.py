@@ -644,13 +644,18 @@ def test_targets_that_callbacks_change(change):
     assert all(torch.equal(a[0], x[i]) for a,i in zip(top['items'], top.idxs))
     assert torch.equal(Interpretation.from_learner(learn)[[1,2]].inputs, x[1:3])
 
-def test_a_loader_with_a_harmless_iterator_keeps_the_order_of_the_dataset():
+@pytest.mark.parametrize('keeps', [False, True])
+def test_a_loader_with_a_harmless_iterator_keeps_the_order_of_the_dataset(keeps):
     class Counts(DataLoader):
         n = 0
-        def __iter__(self): self.n += 1; return super().__iter__()
+        def __iter__(self):
+            self.n,it = self.n+1,super().__iter__()
+            if keeps: self.latest = it
+            return it
     x,y = torch.randn(12, 3),torch.arange(12)%3
     dl = Counts(TensorDataset(x, y), 4, shuffle=True)
     learn = Learner(DataLoaders(dl, dl, device='cpu'), nn.Linear(3, 3), nn.CrossEntropyLoss())
+    for _ in dl: pass
     assert torch.equal(learn.get_preds()[1], y)
     assert all(torch.equal(a[0], x[i]) for a,i in zip(*[(o['items'], o.idxs) for o in
         [Interpretation.from_learner(learn).top_losses(3, items=True)]][0]))

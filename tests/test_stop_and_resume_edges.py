@@ -160,9 +160,15 @@ class OwnIterator:
     def __iter__(self): self.it = iter(self.dl); return self
     def __next__(self): return next(self.it)
 
+class AlsoNext(OwnIterator):
+    "Gives one batch at a time, too, from a pass of its own"
+    def __iter__(self): return iter(self.dl)
+    def __next__(self): return next(iter(self.dl))
+
+@pytest.mark.parametrize('kind', [OwnIterator, AlsoNext])
 @pytest.mark.parametrize('ev,n', [('after_pred', 2), ('after_batch', 2), ('after_batch', 3), ('after_draw', 5)])
-def test_a_loader_that_is_its_own_iterator_and_starts_anew_goes_on(ev, n, tmp_path):
-    def train(): return OwnIterator(DataLoader(Points(), 4, shuffle=True))
+def test_a_loader_that_is_its_own_iterator_and_starts_anew_goes_on(ev, n, kind, tmp_path):
+    def train(): return kind(DataLoader(Points(), 4, shuffle=True))
     batches,ref = whole(train, tmp_path)
     learn = learner(train, tmp_path)
     before = interrupted(learn, ev, n)

@@ -219,7 +219,7 @@ def _resume_by_replay(draws, state): return _replay(iter(draws), state.n)
 
 def _resume_unknown(draws, state, in_memory):
     "An iterator that is still where it was; others give their batches again"
-    if in_memory and draws.deal is None and hasattr(draws.dl, '__next__'):
+    if in_memory and state.own_iterator and draws.deal is None:
         draws.iterator = draws.dl
         return draws.dl # its `__iter__` may begin anew
     it = iter(draws)
@@ -310,7 +310,8 @@ class Draws(_Pass):
             exhausted=self.exhausted or getattr(getattr(self.iterator, '_dataset_fetcher', None), 'ended', False),
             old_workers=self.old_workers, description=describe(self.dl),
             counts=dict(at_start=self.counts, now=counts_of(self.dl)),
-            drawn_from=None if self.indices is None else self.indices.drawn_from)
+            drawn_from=None if self.indices is None else self.indices.drawn_from,
+            own_iterator=self.iterator is self.dl)
 
     def restore(self,
         state:LoaderState, # Where a pass over such a loader was

@@ -42,6 +42,7 @@ class LoaderState:
     counts:dict # `counts_of` the loader: `at_start` of the pass, and `now`, after `n` batches; with `digests` if used
     moved:list|None=None # Names of the counts that have moved since the fit began; None until the state is used
     drawn_from:tuple|None=None # A `WeightedRandomSampler`, and the weights of the order; in memory only
+    own_iterator:bool=False # Whether the loader iterates itself, and is where it was as long as it is in memory
 
 # %% ../../nbs/data/05_loader_state.ipynb #counts_of
 def _parts(dl):

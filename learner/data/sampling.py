@@ -64,8 +64,9 @@ def partial_dl(
 
 # %% ../../nbs/data/07_sampling.ipynb #by_number
 def _keeps_pass(dl):
-    """Whether `dl` has an iterator in an attribute of its own, over batches that it repeats without end: a copy with
-    another sampler would go on with it. Such loaders keep their workers from one epoch to the next"""
+    """Whether `dl` has an iterator in an attribute of its own, over batches that a sampler repeats without end: a copy
+    with another sampler would go on with it. Such loaders keep their workers from one epoch to the next"""
+    if type(dl.batch_sampler) is BatchSampler: return False # which has an end
     return any(isinstance(v, _BaseDataLoaderIter) for k,v in vars(dl).items() if k!='_iterator')
 
 def _map_style(dl):
