@@ -465,6 +465,17 @@ def test_a_model_that_was_rebuilt_in_the_workers_is_refused_before_anything_is_c
         from torch.nn.utils import prune
         prune.l1_unstructured(cb.learn.model[2], 'weight', amount=.5)
     with pytest.raises(RuntimeError, match='a callback has rebuilt the model in the workers: `2.weight`, '
-        '`2.weight_mask`, `2.weight_orig` are on one side only. Everything here is as before'):
+        '`2.weight_mask`, `2.weight_orig` are not the same there. Everything here is as before'):
         learn.fit(1, cbs=Callback(after_epoch=cut), procs=2)
     close([weights(learn), len(learn.recorder.rows)], [before, 0])
+
+def test_what_would_come_back_to_a_model_of_another_shape_is_refused():
+    "Before a tensor is copied"
+    from learner.dist.launch import _check_model
+    model = nn.Sequential(nn.Linear(5, 8), nn.Linear(8, 2))
+    _check_model(model, copy.deepcopy(model).state_dict())
+    other = nn.Sequential(nn.Linear(5, 8), nn.Linear(8, 3)).state_dict()
+    with pytest.raises(RuntimeError, match='`1.bias`, `1.weight` are not the same there'): _check_model(model, other)
+    lazy,init = (nn.Sequential(nn.LazyLinear(3)) for _ in range(2))
+    init(torch.ones(1, 2))
+    _check_model(lazy, init.state_dict())

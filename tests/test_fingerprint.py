@@ -74,8 +74,9 @@ class Graph:
     ([Graph(1)], [Graph(2)]), (np.float32(1), np.float32(2)), (1j, 2j), ({1,2}, {1,3}),
     (np.array(['u','v']), np.array(['u','w'])), (np.array([1,[2]], object), np.array([1,[3]], object)),
     (np.array(['2020','2021'], 'M8[Y]'), np.array(['2020','2022'], 'M8[Y]')),
-    (np.arange(3)[::-1], np.arange(1, 4)[::-1])], ids=['object','its attribute','in a list','numpy scalar','complex',
-    'set','texts','array of objects','dates','backwards'])
+    (np.arange(3)[::-1], np.arange(1, 4)[::-1]), (np.arange(3.).astype('>f4'), np.arange(1., 4).astype('>f4')),
+    ({Graph(1),Graph(2)}, {Graph(1),Graph(3)})], ids=['object','its attribute','in a list','numpy scalar','complex',
+    'set','texts','array of objects','dates','backwards','big-endian','set of objects'])
 def test_other_values_of_any_kind_have_another_checksum(a, b):
     x = torch.ones(2)
     assert checksum_of_batch((x,), (a,))==checksum_of_batch((x,), (copy.deepcopy(a),))!=checksum_of_batch((x,), (b,))

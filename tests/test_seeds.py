@@ -36,8 +36,8 @@ Y = (X[:,0]+X[:,1]>0).long()
 def mk(model=None, data=None, cbs=(), metrics=accuracy, loss_func=None, lr=.05, **loader):
     torch.manual_seed(0)
     data = TensorDataset(X, Y) if data is None else data
-    dls = DataLoaders(DataLoader(data, 8, **(dict(shuffle=True) | loader)), DataLoader(TensorDataset(X, Y), 40),
-        device='cpu')
+    train = DataLoader(data, **(dict(batch_size=8, shuffle=True) | loader))
+    dls = DataLoaders(train, DataLoader(TensorDataset(X, Y), 40), device='cpu')
     return Learner(dls, Net() if model is None else model, loss_func or nn.CrossEntropyLoss(), metrics=metrics, lr=lr,
         cbs=cbs).remove_cb(ProgressCallback)
 
@@ -378,6 +378,7 @@ def test_what_one_group_has_drawn_once_is_told(how):
 def test_groups_of_one_learner_in_which_the_same_varies_are_compared_without_a_word(kwargs, recwarn):
     compare(mk().seeds(2, 1, **kwargs), mk().seeds(2, 1, lr=.2, **kwargs))
     compare(mk(cbs=MixUp()).seeds(2, 1, **kwargs), mk().seeds(2, 1, **kwargs))
+    compare(mk().seeds(2, 2, **kwargs), mk(batch_size=5).seeds(2, 2, **kwargs)) # the same samples in the same order
     assert not [o for o in recwarn if 'tell equal settings apart' in str(o.message)]
 
 def test_plots():

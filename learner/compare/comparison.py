@@ -25,7 +25,7 @@ from ..core.checks import brief,checked
 from ..core.tracebacks import warn
 from ..record.history import History,Row,missing
 from .diff import setup_changes
-from .seeds import SeedRuns,first_metric,moves,same_columns,told_apart
+from .seeds import SeedRuns,first_metric,moves,told_apart
 
 # %% ../../nbs/compare/06_comparison.ipynb #t_distribution
 @cache
@@ -237,10 +237,10 @@ def plot(self:Comparison,
 
 # %% ../../nbs/compare/06_comparison.ipynb #lone_draws
 def _apart(a, b):
-    "Streams in which the trails `a` and `b` differ. Inputs may differ by the settings, where the samples are the same"
-    res = told_apart(a, b)
-    known = len(a.columns['ids'].values) and same_columns(a, b, 'ids')
-    return res-{'order'} if known else res
+    "Streams in which the trails `a` and `b` differ: in order by the samples that come, in batches of whatever size"
+    u,v = (o.columns['ids'].values for o in (a, b))
+    n = min(len(u), len(v))
+    return told_apart(a, b)-{'order'} | ({'order'} if list(u[:n])!=list(v[:n]) else set())
 
 def lone_draws(
     a, # A group of runs

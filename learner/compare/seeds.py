@@ -82,8 +82,7 @@ class Plan:
         return SeedRun(seed, learn.recorder.rows, fingerprint.trail, learn.recorder.higher_is_better)
 
 # %% ../../nbs/compare/05_seeds.ipynb #told_apart
-def same_columns(a, b, *names):
-    "Whether two trails have equal columns, as far as both go"
+def _same_columns(a, b, *names):
     n = min(len(a), len(b))
     pairs = [(t, u) for k in names for t,u in zip(a.columns[k].arrays(n), b.columns[k].arrays(n))]
     return all(np.array_equal(t, u) for t,u in pairs)
@@ -110,7 +109,7 @@ def told_apart(
     if a.columns['weights'][0]!=b.columns['weights'][0]: res.add('init')
     if _states(a)[:n]!=_states(b)[:n] and (moves(a) or moves(b)): res.add('dropout')
     known = 'dropout' in res and len(a.columns['ids'].values) # inputs may be mixed or noisy
-    if not same_columns(a, b, *(['ids'] if known else ['ids','inputs'])): res.add('order')
+    if not _same_columns(a, b, *(['ids'] if known else ['ids','inputs'])): res.add('order')
     return res
 
 # %% ../../nbs/compare/05_seeds.ipynb #Proof

@@ -61,7 +61,7 @@ _plain = str,bytes,int,float,complex,np.generic
 
 def _of_array(v):
     try: return torch.from_numpy(np.ascontiguousarray(v)) # which a view need not be
-    except TypeError: return v.tobytes() # texts, dates
+    except (TypeError,ValueError): return v.tobytes() # texts, dates, another order of bytes
 
 def _leaves(o, seen):
     "Tensors, arrays and plain values in containers, and in the attributes of other objects; `seen` has their ids"
@@ -70,18 +70,21 @@ def _leaves(o, seen):
         elif isinstance(v, np.ndarray):
             if v.dtype.hasobject: yield from _leaves(v.tolist(), seen)
             else: yield _of_array(v)
-        elif isinstance(v, (set,frozenset)): yield repr(sorted(map(repr, v)))
+        elif isinstance(v, (set,frozenset)): yield repr(sorted(_checksum(o, {*seen}) for o in v))
         elif hasattr(v, '__dict__') and not isinstance(v, type) and id(v) not in seen:
             seen.add(id(v))
             yield from _leaves(vars(v), seen)
+
+def _checksum(o, seen):
+    tensors,others = [],[]
+    for v in _leaves(o, seen): (tensors if isinstance(v, torch.Tensor) else others).append(v)
+    return checksum(tensors) + (crc32(repr(others).encode()) if others else 0)
 
 def checksum_of_batch(
     *batch, # Tensors, arrays and plain values, containers of them, and objects with such attributes
 ): # As of `checksum`
     "Checksum of all that a batch holds"
-    tensors,others = [],[]
-    for o in _leaves(batch, set()): (tensors if isinstance(o, torch.Tensor) else others).append(o)
-    return checksum(tensors) + (crc32(repr(others).encode()) if others else 0)
+    return _checksum(batch, set())
 
 # %% ../../nbs/diagnose/08_checksums.ipynb #generator_sums
 _last_numpy = None,0 # the state of numpy's generator when it was last read, and its checksum

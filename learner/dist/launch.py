@@ -23,6 +23,7 @@ from fastcore.basics import patch
 from fastcore.foundation import L
 import torch
 from torch import nn
+from torch.nn.parameter import is_lazy
 from ..core.checks import extra,listed,whole
 from ..core.tracebacks import warn
 from ..data.generators import random_state,set_random_state
@@ -127,7 +128,8 @@ def brought_back(learn, every, known, n_groups) -> bytes:
     "Everything that a fit has changed, pickled. It began with `n_groups` of parameters, for each optimizer"
     new_opt = not any(o is learn.opt for o in known)
     added = [] if new_opt else [o.param_groups[n:] for o,n in zip(parts_of(learn.opt), n_groups)]
-    loss = learn.loss_func if not any(o is learn.loss_func for o in known) else None # a callback has replaced it
+    replaced = not any(o is learn.loss_func for o in known) # by a callback
+    loss = learn.loss_func if replaced and _packs(learn.loss_func, known) else None
     own,route = ({k:vars(o)[k] for k in ks if k in vars(o)} for o,ks in ((learn, counted), (learn.route, of_route)))
     return pack(dict(model=learn.model.state_dict(), opt=learn.opt and learn.opt.state_dict(), own=own, route=route,
         added=added, new_loss=loss, n_hooks=n_hooks(learn), state=dict(learn.state),
@@ -138,10 +140,13 @@ def brought_back(learn, every, known, n_groups) -> bytes:
 
 def _check_model(model, state):
     "Refuse the weights of a model that has been rebuilt, before anything is changed here"
-    if differ := sorted(model.state_dict().keys()^state.keys()): raise RuntimeError("The fit is over, and cannot come "
-        f"back, because a callback has rebuilt the model in the workers: {listed(differ)} "
-        f"{'is' if len(differ)==1 else 'are'} on one side only. Everything here is as before. Rebuild it before the "
-        "fit, or train without `procs`, in one process or by `torchrun`")
+    mine = model.state_dict()
+    def shape(k, v): return k,None if is_lazy(mine.get(k)) else getattr(v, 'shape', None)
+    here,there = ({shape(k, v) for k,v in o.items()} for o in (mine, state))
+    if differ := sorted({k for k,_ in here^there}): raise RuntimeError("The fit is over, and cannot come back, because "
+        f"a callback has rebuilt the model in the workers: {listed(differ)} {'is' if len(differ)==1 else 'are'} not the "
+        "same there. Everything here is as before. Rebuild it before the fit, or train without `procs`, in one process "
+        "or by `torchrun`")
 
 def take_in(learn, every, known, data):
     "Let `learn` be as the fit has left it"
