@@ -144,9 +144,9 @@ def _check_model(model, state):
     def shape(k, v): return k,None if is_lazy(mine.get(k)) else getattr(v, 'shape', None)
     here,there = ({shape(k, v) for k,v in o.items()} for o in (mine, state))
     if differ := sorted({k for k,_ in here^there}): raise RuntimeError("The fit is over, and cannot come back, because "
-        f"a callback has rebuilt the model in the workers: {listed(differ)} {'is' if len(differ)==1 else 'are'} not the "
-        "same there. Everything here is as before. Rebuild it before the fit, or train without `procs`, in one process "
-        "or by `torchrun`")
+        f"a callback has rebuilt the model in the workers: {listed(differ)} {'is' if len(differ)==1 else 'are'} not "
+        "the same there. Everything here is as before. Rebuild it before the fit, or train without `procs`, in one "
+        "process or by `torchrun`")
 
 def take_in(learn, every, known, data):
     "Let `learn` be as the fit has left it"
