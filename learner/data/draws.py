@@ -219,7 +219,7 @@ def _resume_by_replay(draws, state): return _replay(iter(draws), state.n)
 
 def _resume_unknown(draws, state, in_memory):
     "An iterator that is still where it was; others give their batches again"
-    if in_memory and state.own_iterator and draws.deal is None:
+    if in_memory and state.n and state.own_iterator and draws.deal is None:
         draws.iterator = draws.dl
         return draws.dl # its `__iter__` may begin anew
     it = iter(draws)

@@ -9,6 +9,7 @@ __all__ = []
 
 # %% ../../nbs/diagnose/08_checksums.ipynb #imports
 from functools import cache
+from types import ModuleType
 from zlib import crc32
 import numpy as np
 import torch
@@ -71,7 +72,7 @@ def _leaves(o, seen):
             if v.dtype.hasobject: yield from _leaves(v.tolist(), seen)
             else: yield _of_array(v)
         elif isinstance(v, (set,frozenset)): yield repr(sorted(_checksum(o, {*seen}) for o in v))
-        elif hasattr(v, '__dict__') and not isinstance(v, type) and id(v) not in seen:
+        elif hasattr(v, '__dict__') and not isinstance(v, (type,ModuleType)) and id(v) not in seen:
             seen.add(id(v))
             yield from _leaves(vars(v), seen)
 

@@ -172,7 +172,7 @@ class Averages:
 
     def _tell(self, m, f, name, then, batch, n1, n2):
         "Compare one function; returns whether it has been told, or there is no telling"
-        if m is self.avg_loss and not _repeats(f, batch.of, batch.loss): return True
+        if m is self.avg_loss and not all(_repeats(f, o.of, o.loss) for o in (self.first, batch)): return True
         if batch.n==2 and m.count==n1+n2: return check_average(f, name, m.value, [self.first.of, batch.of], then)
         try: mean = (f(*self.first.of)*n1 + f(*batch.of)*n2)/(n1+n2)
         except Exception: return True
