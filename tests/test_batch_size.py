@@ -571,6 +571,14 @@ def test_a_loss_that_a_callback_changes_is_not_asked(recwarn):
     fit_with(weighs, Twice())
     assert not [o for o in recwarn if 'average over samples' in str(o.message)]
 
+@pytest.mark.parametrize('batch', [0,1])
+def test_a_loss_that_a_callback_changes_in_one_batch_is_not_asked(batch, recwarn):
+    class Adds(Callback):
+        run_train = False
+        def after_loss(self): self.learn.loss = self.learn.loss+(self.iter==batch)
+    fit_with(lambda p,t: F.cross_entropy(p, t), Adds())
+    assert not [o for o in recwarn if 'average over samples' in str(o.message)]
+
 def test_a_loss_of_the_model_that_a_callback_changes_is_not_asked(recwarn):
     fit_own(Weighted(), True, cbs=Callback(after_loss=lambda cb: setattr(cb.learn, 'loss', cb.learn.loss*2)))
     assert not said_of_averages(recwarn)

@@ -81,6 +81,15 @@ def test_other_values_of_any_kind_have_another_checksum(a, b):
     x = torch.ones(2)
     assert checksum_of_batch((x,), (a,))==checksum_of_batch((x,), (copy.deepcopy(a),))!=checksum_of_batch((x,), (b,))
 
+def test_modules_and_long_chains_in_a_batch_are_left_out():
+    class Holds:
+        def __init__(self, **kwargs): vars(self).update(kwargs)
+    chain = Holds(x=1)
+    for _ in range(3000): chain = Holds(next=chain)
+    x = torch.ones(2)
+    assert checksum_of_batch((x,), (Holds(lib=np, chain=chain),))==checksum_of_batch((x,), (Holds(),))
+    assert checksum_of_batch((x,), (Holds(lib=np, y=x),))!=checksum_of_batch((x,), (Holds(lib=np, y=x+1),))
+
 def test_an_order_that_differs_names_the_samples():
     d = diff(fitted(dl=DataLoader(data(), 4)), fitted(dl=DataLoader(data(), 4, sampler=[1,0,*range(2, 24)])))
     assert ((d.step, d.kind)==(0, 'data')

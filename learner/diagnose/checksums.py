@@ -64,28 +64,29 @@ def _of_array(v):
     try: return torch.from_numpy(np.ascontiguousarray(v)) # which a view need not be
     except (TypeError,ValueError): return v.tobytes() # texts, dates, another order of bytes
 
-def _leaves(o, seen):
-    "Tensors, arrays and plain values in containers, and in the attributes of other objects; `seen` has their ids"
+def _leaves(o, seen, depth=5):
+    """Tensors, arrays and plain values in containers, and in the attributes of other objects, which hold others up to
+    `depth`; `seen` has their ids"""
     for v in leaves_in(o):
         if isinstance(v, (torch.Tensor,*_plain)): yield v
         elif isinstance(v, np.ndarray):
-            if v.dtype.hasobject: yield from _leaves(v.tolist(), seen)
+            if v.dtype.hasobject: yield from _leaves(v.tolist(), seen, depth)
             else: yield _of_array(v)
-        elif isinstance(v, (set,frozenset)): yield repr(sorted(_checksum(o, {*seen}) for o in v))
-        elif hasattr(v, '__dict__') and not isinstance(v, (type,ModuleType)) and id(v) not in seen:
+        elif isinstance(v, (set,frozenset)): yield repr(sorted(_checksum(o, seen, depth) for o in v))
+        elif depth and hasattr(v, '__dict__') and not isinstance(v, (type,ModuleType)) and id(v) not in seen:
             seen.add(id(v))
-            yield from _leaves(vars(v), seen)
+            yield from _leaves(vars(v), seen, depth-1)
 
-def _checksum(o, seen):
+def _checksum(o, seen=(), depth=5):
     tensors,others = [],[]
-    for v in _leaves(o, seen): (tensors if isinstance(v, torch.Tensor) else others).append(v)
+    for v in _leaves(o, {*seen}, depth): (tensors if isinstance(v, torch.Tensor) else others).append(v)
     return checksum(tensors) + (crc32(repr(others).encode()) if others else 0)
 
 def checksum_of_batch(
     *batch, # Tensors, arrays and plain values, containers of them, and objects with such attributes
 ): # As of `checksum`
     "Checksum of all that a batch holds"
-    return _checksum(batch, set())
+    return _checksum(batch)
 
 # %% ../../nbs/diagnose/08_checksums.ipynb #generator_sums
 _last_numpy = None,0 # the state of numpy's generator when it was last read, and its checksum

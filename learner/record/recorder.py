@@ -362,8 +362,8 @@ class Recorder(RowWriter):
     def after_cancel_validate(self):
         learn,now = self.learn,self.phase.now
         if self.phase.depth!=len(learn.scopes) or not now or not now[0].count: return # no batch has a loss
-        self._tell_incomplete(f"The results of `{learn.dl_name}` are those of its first batches",
-            f"in batch {learn.iter}, the validation was cancelled by {cancelled_by(learn.exc)}", _shorter)
+        self._tell_incomplete(f"The results of `{learn.dl_name}` may leave out batches",
+            f"the validation was cancelled in batch {learn.iter} by {cancelled_by(learn.exc)}", _shorter)
     def after_validate(self):
         if self.phase.depth!=len(self.learn.scopes): return # cancelled before `before_validate` came here
         self.checks.finish(self.learn)
