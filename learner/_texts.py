@@ -1274,8 +1274,8 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
  'Recorder.plot_metrics': 'Parameters:\n'
                           '\n'
                           '- `names`: Columns, or one of them; default: all metrics\n'
-                          "- `axs`: Where to draw, as another recorder's `plot_metrics` returned them: by name; "
-                          'default: a new figure\n'
+                          "- `axs`: Axes of another recorder's `plot_metrics`, which are found by name; default: "
+                          'those of a new figure\n'
                           '- `label`: Name of the run, where several are drawn on the same axes\n'
                           '- `figsize`: Width and height of a new figure, in inches; default: 4 x 3 for each metric, '
                           'four in a row',

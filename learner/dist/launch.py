@@ -133,7 +133,7 @@ def brought_back(learn, every, known, n_groups) -> bytes:
     own,route = ({k:vars(o)[k] for k in ks if k in vars(o)} for o,ks in ((learn, counted), (learn.route, of_route)))
     return pack(dict(model=learn.model.state_dict(), opt=learn.opt and learn.opt.state_dict(), own=own, route=route,
         added=added, new_loss=loss, n_hooks=n_hooks(learn), state=dict(learn.state),
-        loss=learn.loss_func.state_dict() if isinstance(learn.loss_func, nn.Module) else None,
+        loss=learn.loss_func.state_dict() if isinstance(learn.loss_func, nn.Module) and not replaced else None,
         new_opt=new_opt, buffers=unsaved_buffers(learn), states=packed_states(every, known),
         attributes=learn.route.attributes.values(), random=random_state(*learn.dls),
         counts=[counts_of(o) for o in learn.dls]), known)

@@ -195,7 +195,7 @@ class Curves(Recorded):
     @checked
     def plot_metrics(self,
         names=None, # Columns, or one of them; default: all metrics
-        axs=None, # Where to draw, as another recorder's `plot_metrics` returned them: by name; default: a new figure
+        axs=None, # Axes of another recorder's `plot_metrics`, which are found by name; default: those of a new figure
         label:str|None=None, # Name of the run, where several are drawn on the same axes
         figsize=None, # Width and height of a new figure, in inches; default: 4 x 3 for each metric, four in a row
     ): # An array of axes, one for each metric
