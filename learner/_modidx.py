@@ -3180,6 +3180,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                             'learner/measure/batch_checks.py'),
                                               'learner.measure.batch_checks._joined': ( 'measure/batch_checks.html#_joined',
                                                                                         'learner/measure/batch_checks.py'),
+                                              'learner.measure.batch_checks._may_change': ( 'measure/batch_checks.html#_may_change',
+                                                                                            'learner/measure/batch_checks.py'),
                                               'learner.measure.batch_checks._own_loss': ( 'measure/batch_checks.html#_own_loss',
                                                                                           'learner/measure/batch_checks.py'),
                                               'learner.measure.batch_checks._part_of': ( 'measure/batch_checks.html#_part_of',

@@ -72,6 +72,11 @@ def _from_model(learn):
     "Whether the model computes the loss, and not the loss function"
     return learn.loss_func is None or not (learn.yb or needs_no_targets(learn.loss_func))
 
+def _may_change(learn, *events):
+    "Whether callbacks that run in this phase handle `events`, and may have changed predictions or loss"
+    run = 'run_train' if getattr(learn, 'training', False) else 'run_valid'
+    return any(not cb.watches and getattr(cb, run, True) for ev in events for cb in learn.ordered_cbs(ev))
+
 def average_unknown(learn):
     """Whether nothing says what the loss function averages over: it is a plain function, or of a class of the user's,
     which may average over something else than the class that it inherits from"""
@@ -165,14 +170,15 @@ class Averages:
 
     def _compare(self, learn, batch):
         with getattr(learn, 'unchanged', keep_random)(), torch.no_grad(): # a loss may have a state
+            known = [self.first, batch] if _may_change(learn, 'after_loss') else [batch]
             for i,o in enumerate(self.open):
                 if o is None: continue
                 self.asked.add(o[1])
-                if self._tell(*o, batch, self.first.sizes[i], batch.sizes[i]): self.open[i] = None
+                changed = o[0] is self.avg_loss and not all(_repeats(o[1], b.of, b.loss) for b in known)
+                if changed or self._tell(*o, batch, self.first.sizes[i], batch.sizes[i]): self.open[i] = None
 
     def _tell(self, m, f, name, then, batch, n1, n2):
         "Compare one function; returns whether it has been told, or there is no telling"
-        if m is self.avg_loss and not all(_repeats(f, o.of, o.loss) for o in (self.first, batch)): return True
         if batch.n==2 and m.count==n1+n2: return check_average(f, name, m.value, [self.first.of, batch.of], then)
         try: mean = (f(*self.first.of)*n1 + f(*batch.of)*n2)/(n1+n2)
         except Exception: return True
@@ -201,9 +207,7 @@ def _together_and_in_parts(learn, batch, bs):
 
 def _is_changed(learn):
     "Whether callbacks may have changed the model's own loss: they could, and it is not what the model gives again"
-    run = 'run_train' if getattr(learn, 'training', False) else 'run_valid'
-    if all(cb.watches or not getattr(cb, run, True) for ev in ('after_pred','after_loss')
-        for cb in learn.ordered_cbs(ev)): return False
+    if not _may_change(learn, 'after_pred', 'after_loss'): return False
     try: again = float(_own_loss(learn, (learn.xb, learn.yb))[0])
     except Exception: return True
     return not isclose(again, float(learn.loss), rel_tol=.1) # it may have been computed in 16 bits
