@@ -3138,6 +3138,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                                   'learner/measure/batch_checks.py'),
                                               'learner.measure.batch_checks.Averages._compare': ( 'measure/batch_checks.html#averages._compare',
                                                                                                   'learner/measure/batch_checks.py'),
+                                              'learner.measure.batch_checks.Averages._is_changed': ( 'measure/batch_checks.html#averages._is_changed',
+                                                                                                     'learner/measure/batch_checks.py'),
                                               'learner.measure.batch_checks.Averages._tell': ( 'measure/batch_checks.html#averages._tell',
                                                                                                'learner/measure/batch_checks.py'),
                                               'learner.measure.batch_checks.Averages._unsaid': ( 'measure/batch_checks.html#averages._unsaid',

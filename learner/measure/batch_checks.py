@@ -170,12 +170,16 @@ class Averages:
 
     def _compare(self, learn, batch):
         with getattr(learn, 'unchanged', keep_random)(), torch.no_grad(): # a loss may have a state
-            known = [self.first, batch] if _may_change(learn, 'after_loss') else [batch]
             for i,o in enumerate(self.open):
                 if o is None: continue
                 self.asked.add(o[1])
-                changed = o[0] is self.avg_loss and not all(_repeats(o[1], b.of, b.loss) for b in known)
+                changed = o[0] is self.avg_loss and self._is_changed(learn, o[1], batch)
                 if changed or self._tell(*o, batch, self.first.sizes[i], batch.sizes[i]): self.open[i] = None
+
+    def _is_changed(self, learn, f, batch):
+        "Whether `f` does not give the loss again, of the first batch too if a callback may have changed it"
+        asked = [self.first, batch] if _may_change(learn, 'after_loss') else [batch]
+        return not all(_repeats(f, o.of, o.loss) for o in asked)
 
     def _tell(self, m, f, name, then, batch, n1, n2):
         "Compare one function; returns whether it has been told, or there is no telling"
