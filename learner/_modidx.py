@@ -680,6 +680,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                      'learner.core.checks._is_flag': ('core/checks.html#_is_flag', 'learner/core/checks.py'),
                                      'learner.core.checks._ours': ('core/checks.html#_ours', 'learner/core/checks.py'),
                                      'learner.core.checks._range_words': ('core/checks.html#_range_words', 'learner/core/checks.py'),
+                                     'learner.core.checks._similar': ('core/checks.html#_similar', 'learner/core/checks.py'),
                                      'learner.core.checks._types_of': ('core/checks.html#_types_of', 'learner/core/checks.py'),
                                      'learner.core.checks._words': ('core/checks.html#_words', 'learner/core/checks.py'),
                                      'learner.core.checks.argument_names': ('core/checks.html#argument_names', 'learner/core/checks.py'),

@@ -1,6 +1,7 @@
 "Run a notebook from top to bottom, in a process of its own"
 import os,pickle,re,sys,warnings
 from contextlib import contextmanager
+from io import BytesIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from traceback import format_exception
@@ -48,14 +49,15 @@ def unlabelled(fig):
 def noting_unlabelled(bad, cell):
     "Note in `bad` the axes without labels of each figure that is stored, with the name of the running `cell()`"
     from matplotlib.backend_bases import FigureCanvasBase
-    draw = FigureCanvasBase.print_figure
+    draw,idle = FigureCanvasBase.print_figure,FigureCanvasBase.draw_idle
     def print_figure(self, *args, **kwargs):
         res = draw(self, *args, **kwargs)
         bad.extend(f'#{cell()}: {o}' for o in unlabelled(self.figure))
         return res
     FigureCanvasBase.print_figure = print_figure
+    FigureCanvasBase.draw_idle = lambda self: None # each figure would be drawn a second time, and not shown
     try: yield
-    finally: FigureCanvasBase.print_figure = draw
+    finally: FigureCanvasBase.print_figure,FigureCanvasBase.draw_idle = draw,idle
 
 def _kinds(c): return [(o['output_type'], sorted(o.get('data', ()))) for o in c.get('outputs', [])]
 
@@ -100,6 +102,13 @@ def run_nb(fn, force=(), save=False, fresh=False,
         p = run_script(f'import nbrun; nbrun.main({folder!r})', timeout=3600, quiet=False)
         if p.returncode: return f'{fn}: the process that ran it died\n{p.stderr}'
         return pickle.loads(Path(folder, 'result').read_bytes())
+
+def warm_up():
+    "Read what figures need, once for all processes: entry points of backends, and fonts"
+    from matplotlib.backends.registry import backend_registry
+    from matplotlib.figure import Figure
+    backend_registry.list_all()
+    Figure().subplots().figure.savefig(BytesIO())
 
 def main(folder):
     "In the process of the notebook"

@@ -103,7 +103,12 @@ if __name__=='__main__':
     import runs # and learner with it
     import dist_cases,nbrun # seconds that each process would need # noqa: F401
     import accelerate,matplotlib.pyplot,sklearn.datasets,sklearn.metrics,torch._dynamo,torchmetrics # noqa: F401
+    import fastcore.test,torch.distributed.algorithms.ddp_comm_hooks # noqa: F401
+    import IPython.core.application,IPython.core.magics.execution,matplotlib_inline.backend_inline,sqlite3 # noqa: F401
     runs.warm_up()
+    nbrun.warm_up()
+    # would write a table of times to a log at the end of each process, for 25 ms
+    atexit.unregister(torch._dynamo.utils.dump_compile_times)
     for o in [*weakref.finalize._registry]: o.atexit = False # of torch's libraries, which the kernel takes back too
     gc.freeze() # what a collection in a child would go through, and copy
     gc.enable()

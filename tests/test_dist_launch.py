@@ -133,7 +133,7 @@ def test_functions_of_metrics_and_callbacks_are_those_of_here():
     for o in shifted,Scales: o.__module__ = '__main__' # a function of a notebook or script is sent as it is
     try:
         learn,cb,counts = synth_learner(metrics=shifted),Scales(),Counts()
-        learn.fit(1, cbs=[cb, counts], procs=2)
+        learn.fit(1, cbs=[cb, counts], procs=1)
         shift = 5.
         assert learn.validate()['shifted']==5 and cb.f is cb.fs['a'][0].func is shifted
         assert counts.steps()==11 and count_steps.n==10 and counts.others==[count_steps]
@@ -445,7 +445,7 @@ def two_layers(**kwargs):
         nn.Linear(8, 2)), nn.CrossEntropyLoss(), opt_func=SGD, lr=.5, **kwargs).remove_cb(ProgressCallback)
 
 def test_objects_that_callbacks_share_come_back_as_one_and_what_they_rebuild_with_them():
-    "Two fits in workers are two fits here"
+    "Two fits in a worker are two fits here"
     def fitted(procs):
         learn,d = two_layers(splitter=lambda m: [[*m[2].parameters()]]),{}
         teacher,counts,reads = cbs = MeanTeacher(),CountsIn(d),ReadsIn(d)
@@ -454,7 +454,7 @@ def test_objects_that_callbacks_share_come_back_as_one_and_what_they_rebuild_wit
         return weights(learn),[*teacher.weights],counts.n,reads.seen,sizes,learn.loss_func.weight,one
     here = fitted(None)
     with pytest.warns(UserWarning, match='Hooks that a callback has registered stay in the workers: here, `0` runs '):
-        there = fitted(2)
+        there = fitted(1)
     assert here[2:5]==(24, [6,12,18,24], [2,2]) and here[6]
     close(there, here)
 
@@ -466,7 +466,7 @@ def test_a_model_that_was_rebuilt_in_the_workers_is_refused_before_anything_is_c
         prune.l1_unstructured(cb.learn.model[2], 'weight', amount=.5)
     with pytest.raises(RuntimeError, match='a callback has rebuilt the model in the workers: `2.weight`, '
         '`2.weight_mask`, `2.weight_orig` are not the same there. Everything here is as before'):
-        learn.fit(1, cbs=Callback(after_epoch=cut), procs=2)
+        learn.fit(1, cbs=Callback(after_epoch=cut), procs=1)
     close([weights(learn), len(learn.recorder.rows)], [before, 0])
 
 def test_what_would_come_back_to_a_model_of_another_shape_is_refused():

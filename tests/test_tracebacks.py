@@ -5,6 +5,7 @@ import pytest,torch
 from torch import nn
 import learner
 from learner.all import *
+from kernels import new_kernel
 
 here = __file__
 def files(e): return [o.filename for o in traceback.extract_tb(e.__traceback__)]
@@ -163,14 +164,10 @@ def test_in_a_terminal(tmp_path):
         and 'ZeroDivisionError: division by zero' in p.stderr)
 
 @pytest.fixture(scope='module')
-def kernel():
-    from jupyter_client.manager import start_new_kernel
-    env = os.environ | dict(PYTHONPATH=os.path.dirname(learner.__path__[0]), OMP_NUM_THREADS='1')
-    manager,client = start_new_kernel(startup_timeout=300, kernel_name='python3', env=env)
-    run_cell(client, script.rpartition('learn.fit')[0])
-    yield client
-    client.stop_channels()
-    manager.shutdown_kernel(now=True)
+def kernel(tmp_path_factory):
+    with new_kernel(tmp_path_factory.mktemp('kernel')) as client:
+        run_cell(client, script.rpartition('learn.fit')[0])
+        yield client
 
 def run_cell(client, code):
     "The error of a cell, without colours: its name, its text, its traceback"

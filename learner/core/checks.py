@@ -11,7 +11,7 @@ __all__ = ['nearest', 'known_args', 'snake_name']
 import re,sys
 from contextlib import suppress
 from difflib import get_close_matches
-from functools import partial,wraps
+from functools import lru_cache,partial,wraps
 from importlib import import_module
 from inspect import signature
 from operator import index
@@ -47,14 +47,17 @@ def _ours(name, names):
     return next((o for o in listify(_renamed.get(name)) if re.match(r'\w+', o)[0] in names), None)
 
 # %% ../../nbs/core/01_checks.ipynb #nearest
+@lru_cache(100) # libraries ask for the same names again and again: for `iloc`, of all that may be an array
+def _similar(name, names): return get_close_matches(name, names, n=1)
+
 def nearest(
     name, # What was written, as a text or anything else
     names, # What could have been meant
 ) -> str: # ` Did you mean …?`, or nothing when no name is close
     "The end of an error message, which proposes the one of `names` that is most like `name`"
     name = str(name)
-    names = [s for o in names if not (s := str(o)).startswith('_')]
-    res = listify(_ours(name, names)) or get_close_matches(name, names, n=1) or [
+    names = tuple(s for o in names if not (s := str(o)).startswith('_'))
+    res = listify(_ours(name, names)) or _similar(name, names) or [
         o for o in names if {*name.split('_')}<={*o.split('_')} or (len(name)>2 and o.startswith(name))]
     return f" Did you mean `{res[0]}`?" if res else ""
 

@@ -44,8 +44,8 @@ def _globals_of(cls): return vars(sys.modules[cls.__module__]) if cls.__module__
 def _methods(cls, own):
     "What may be a method, where `own` are the globals of a module. Classes of others may have got some from there"
     if cls.__module__==own.get('__name__'): return vars(cls).values()
-    def may_be(v): return v.__globals__ is own if isinstance(v, FunctionType) else isinstance(v, _wrappers)
-    return [v for v in vars(cls).values() if may_be(v)]
+    return [v for v in vars(cls).values()
+        if (v.__globals__ is own if isinstance(v, FunctionType) else isinstance(v, _wrappers))]
 
 _wrappers = property,classmethod,staticmethod
 

@@ -1,10 +1,9 @@
 "Promise 6: cells can be run again. Nothing doubles, and what is defined anew takes the place of what was there"
-import subprocess,sys
+from functools import partial
 import pytest
-from jupyter_client import KernelManager
-from jupyter_client.kernelspec import KernelSpec
 from nbdev.config import get_config
 from nbdev.doclinks import nbglob
+from kernels import new_kernel
 from nbrun import run_nb
 from learner.all import *
 
@@ -90,55 +89,43 @@ def test_one_that_cannot_start_leaves_the_one_before():
     assert learn.mine is mine and mine.learn is learn
 
 # Cells that are edited, in the kernel of a notebook, which sends the id of each cell with its text
-class Kernel:
-    "Runs cells as JupyterLab and VS Code do, and returns what they print"
-    def __enter__(self):
-        self.manager = KernelManager()
-        self.manager._kernel_spec = KernelSpec(argv=[sys.executable,'-m','ipykernel_launcher','-f','{connection_file}'])
-        self.manager.start_kernel(stderr=subprocess.DEVNULL)
-        self.client = self.manager.blocking_client()
-        self.client.start_channels()
-        self.client.wait_for_ready(60)
-        return self
-    def __exit__(self, *args):
-        self.client.stop_channels()
-        self.manager.shutdown_kernel(now=True)
+def run_cell(client, cell, src):
+    "Runs a cell as JupyterLab and VS Code do, and returns what it prints"
+    content = dict(code=src, silent=False, store_history=True, user_expressions={}, allow_stdin=False)
+    request = client.session.msg('execute_request', content, metadata=dict(cellId=cell))
+    client.shell_channel.send(request)
+    out = ''
+    while True:
+        o = client.get_iopub_msg(timeout=60)
+        if o['parent_header'].get('msg_id')!=request['header']['msg_id']: continue
+        if o['msg_type']=='error': raise AssertionError('\n'.join(o['content']['traceback']))
+        if o['msg_type']=='stream': out += o['content']['text']
+        if o['msg_type']=='status' and o['content']['execution_state']=='idle': return out
 
-    def run(self, cell, src):
-        content = dict(code=src, silent=False, store_history=True, user_expressions={}, allow_stdin=False)
-        request = self.client.session.msg('execute_request', content, metadata=dict(cellId=cell))
-        self.client.shell_channel.send(request)
-        out = ''
-        while True:
-            o = self.client.get_iopub_msg(timeout=60)
-            if o['parent_header'].get('msg_id')!=request['header']['msg_id']: continue
-            if o['msg_type']=='error': raise AssertionError('\n'.join(o['content']['traceback']))
-            if o['msg_type']=='stream': out += o['content']['text']
-            if o['msg_type']=='status' and o['content']['execution_state']=='idle': return out
-
-def test_a_cell_that_was_edited():
+def test_a_cell_that_was_edited(tmp_path):
     "Its callbacks take the places of those that it attached before, and of no others"
-    with Kernel() as kernel:
-        kernel.run('first', 'from learner.all import *\nlearn = synth_learner()\n'
+    with new_kernel(tmp_path) as client:
+        run = partial(run_cell, client)
+        run('first', 'from learner.all import *\nlearn = synth_learner()\n'
             'class Add(Callback):\n    def __init__(self, n): self.n = n\n'
             '    def before_batch(self): told.append(self.n)')
         def told():
             src = 'told = []\nwith learn.no_bar(): learn.fit(1)\nprint(*dict.fromkeys(told))'
-            return kernel.run('told', src).split()
-        kernel.run('other', 'learn.add_cb(Add(1)); first = Add(0)')
-        for n in 2,30,4: kernel.run('edited', f'learn.add_cb(Add({n}))'); assert told()==['1', str(n)]
-        kernel.run('edited', '# a new line\nlearn.add_cb(Add(5)); learn.add_cb(Add(6))')
+            return run('told', src).split()
+        run('other', 'learn.add_cb(Add(1)); first = Add(0)')
+        for n in 2,30,4: run('edited', f'learn.add_cb(Add({n}))'); assert told()==['1', str(n)]
+        run('edited', '# a new line\nlearn.add_cb(Add(5)); learn.add_cb(Add(6))')
         assert told()==['1', '5', '6']
-        kernel.run('edited', 'for o in 7,8,9: learn.add_cb(Add(o))')
+        run('edited', 'for o in 7,8,9: learn.add_cb(Add(o))')
         assert told()==['1', '7', '8', '9']
-        kernel.run('edited', 'learn.add_cb(Add(10))')
-        kernel.run('timed', '%%time\nlearn.add_cb(Add(11))'); kernel.run('timed', '%%time\nlearn.add_cb(Add(12))')
-        kernel.run('timed too', '%%time\nlearn.add_cb(Add(13))')
+        run('edited', 'learn.add_cb(Add(10))')
+        run('timed', '%%time\nlearn.add_cb(Add(11))'); run('timed', '%%time\nlearn.add_cb(Add(12))')
+        run('timed too', '%%time\nlearn.add_cb(Add(13))')
         assert told()==['1', '10', '12', '13']
-        for _ in range(2): kernel.run('same', 'learn.add_cb(first); learn.add_cb(Add(20))')
+        for _ in range(2): run('same', 'learn.add_cb(first); learn.add_cb(Add(20))')
         assert told()==['1', '10', '12', '13', '0', '20']
-        kernel.run('same', 'learn.fit(1, cbs=Add(21))') # for a while: those that stay do not go
-        kernel.run('same', 'learn.remove_cb(first)'); kernel.run('none', 'learn.remove_cb(learn.cbs[-1])')
-        for n in 14,15: kernel.run('lambda', f'learn.on("before_batch")(lambda learn: told.append({n}))')
-        kernel.run('lambda too', 'learn.on("before_batch")(lambda learn: told.append(16))')
+        run('same', 'learn.fit(1, cbs=Add(21))') # for a while: those that stay do not go
+        run('same', 'learn.remove_cb(first)'); run('none', 'learn.remove_cb(learn.cbs[-1])')
+        for n in 14,15: run('lambda', f'learn.on("before_batch")(lambda learn: told.append({n}))')
+        run('lambda too', 'learn.on("before_batch")(lambda learn: told.append(16))')
         assert told()==['1', '10', '12', '13', '15', '16']

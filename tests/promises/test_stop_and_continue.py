@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest,torch
 from learner.all import *
 import runs
+from kernels import new_kernel
 from processes import run_script
 from runs import CtrlC,Log,differences,fit,lacks,learner,outcome,whole
 
@@ -248,15 +249,8 @@ def cells(case, path):
             'print(learn.at is None, runs.differences(runs.outcome(ref), runs.outcome(learn)))'
 
 def in_kernel(case, path, times, rng):
-    from jupyter_client import BlockingKernelClient
-    from jupyter_client.connect import write_connection_file
-    # ports could be taken by others meanwhile
-    file,_ = write_connection_file(str(path/'kernel.json'), transport='ipc', ip=str(path/'kernel'))
-    start = f'from ipykernel.kernelapp import launch_new_instance; launch_new_instance(["-f", {file!r}])'
-    kc = BlockingKernelClient(connection_file=file)
-    kc.load_connection_file()
     texts = []
-    def run(code, interrupt=None):
+    def run(kc, code, interrupt=None):
         "Interrupted so many seconds after it said that it is ready"
         timer = interrupt and threading.Timer(interrupt, lambda: os.kill(pid, signal.SIGINT))
         def hook(msg):
@@ -268,29 +262,21 @@ def in_kernel(case, path, times, rng):
                 user_expressions=dict(pid='os.getpid()'))['content']
         finally:
             if timer: timer.join()
-    with ThreadPoolExecutor(1) as pool:
-        process = pool.submit(run_script, start, cwd=here)
-        try:
-            kc.start_channels(hb=False) # it may take as long as it likes to start
-            kc.wait_for_ready(timeout=300)
-            setup,go,looks,resume,compare = cells(case, path)
-            res = run(setup)
-            assert res['status']=='ok', texts
-            pid = int(res['user_expressions']['pid']['data']['text/plain'])
-            stopped,res = 0,run(go, rng.uniform(.01, .2))
-            while res['status']=='error':
-                assert res['ename']=='KeyboardInterrupt', res
-                stopped += 1
-                res = run(looks)
-                assert res['status']=='ok', res
-                res = run(resume, rng.uniform(.01, .2) if stopped<times else None)
-            texts.clear()
-            assert run(compare)['status']=='ok'
-            return stopped,''.join(texts) # a line may come in pieces
-        finally:
-            kc.shutdown()
-            process.result()
-            kc.stop_channels()
+    with new_kernel(path, here) as kc:
+        setup,go,looks,resume,compare = cells(case, path)
+        res = run(kc, setup)
+        assert res['status']=='ok', texts
+        pid = int(res['user_expressions']['pid']['data']['text/plain'])
+        stopped,res = 0,run(kc, go, rng.uniform(.01, .2))
+        while res['status']=='error':
+            assert res['ename']=='KeyboardInterrupt', res
+            stopped += 1
+            res = run(kc, looks)
+            assert res['status']=='ok', res
+            res = run(kc, resume, rng.uniform(.01, .2) if stopped<times else None)
+        texts.clear()
+        assert run(kc, compare)['status']=='ok'
+        return stopped,''.join(texts) # a line may come in pieces
 
 @pytest.mark.parametrize('case',
     [dict(ema=True), pytest.param(dict(workers=2), marks=pytest.mark.slow),
