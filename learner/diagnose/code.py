@@ -276,11 +276,11 @@ def events_of(
     return [str(ev) for ev in event if ev in mine]
 
 def uses_of(
-    fs, # Functions, as `function_of` gives them
+    fs, # Functions
     owner:str, # What their first argument is
 ) -> frozenset|None: # None if the source of one is not known
     "What several functions do"
-    found = [_uses(f.__code__, owner) for f in fs]
+    found = [uses(f, owner) for f in fs]
     return None if None in found else frozenset().union(*found)
 
 def uses_at(
