@@ -516,3 +516,17 @@ def test_a_batch_of_nothing_changes_nothing(cbs):
     data = [(X[:8], Y[:8]), (X[:0], Y[:0])]
     learn = mk(*cbs, data=data).fit(1)
     assert all(o.isfinite().all() for o in weights(learn.model)) and learn.train_iter==2
+
+def test_a_loss_that_a_callback_changes_in_later_pieces_is_not_blamed(recwarn):
+    "As `MixUp` does where the samples of the first piece have partners of their own class"
+    def focal(p, t):
+        ce = F.cross_entropy(p, t, reduction='none')
+        return ((1-torch.exp(-ce))**2*ce).mean()
+    def clamp(cb): cb.learn.loss = cb.learn.loss_grad = cb.loss.clamp(max=limit)
+    batch = X[:8],Y[:8]
+    torch.manual_seed(0)
+    model = net()
+    with torch.no_grad(): limit = focal(model(X[:2]), Y[:2]).item()+1e-4
+    Learner(DataLoaders([batch], device='cpu'), model, focal, opt_func=sgd, lr=.1,
+        cbs=[Callback(after_loss=clamp), MicroBatch(2)]).remove_cb(ProgressCallback).fit(1)
+    assert not [o for o in recwarn if 'no average' in str(o.message)]

@@ -113,7 +113,7 @@ planted = dict(
     optimizer_list=(lambda: synth_learner(model=nn.Sequential(InList(lambda o: [o]))),
         r"`0.body` has modules that PyTorch does not see. .*nothing trains them.*`nn.ModuleList\(…\)`"),
     optimizer_loss=(lambda: synth_learner(loss_func=ScaledLoss()),
-        r"`loss_func.scale` are none of the optimizer's.*`splitter=lambda m: \[\*m.parameters\(\), \*loss_func"),
+        r"`loss_func.scale` is not in the optimizer.*`splitter=lambda m: \[\*m.parameters\(\), \*loss_func"),
     optimizer_dict=(lambda: synth_learner(model=InList(lambda o: dict(a=o))), r"`body` .*`nn.ModuleDict\(…\)`"),
     scores=(lambda: classes(nn.Softmax(1)),
         "The model ends in a softmax, and `CrossEntropyLoss` computes a softmax itself: leave it out of the model"),
@@ -245,7 +245,7 @@ def lazy(): return synth_learner(model=nn.LazyLinear(1))
 
 def test_a_layer_that_comes_after_the_optimizer_is_told():
     learn = synth_learner(model=MadeLate())
-    assert re.search(r"Parameters of shape .* are none of the optimizer's.*nothing trains them.*in "
+    assert re.search(r"Parameters of shape .* are not in the optimizer.*nothing trains them.*in "
         "`__init__` of the model", warned(learn)[0])
     with pytest.raises(ValueError, match='that `opt` does not know'): learn.fit(1)
 
@@ -793,3 +793,16 @@ def test_arrays_are_values_of_a_schedule_as_lists_are():
 
 def test_a_batch_can_be_moved_to_a_device_by_its_name():
     assert torch.equal(to_device((torch.ones(2),), 'cpu')[0], torch.ones(2))
+
+@pytest.mark.parametrize('keep', ['self.opts = [opt]', 'self.opts = dict(head=opt)', 'self.learn.opt_head = opt'])
+def test_optimizers_that_callbacks_keep_in_containers_or_on_the_learner_train(keep, recwarn):
+    "As lists of optimizers in a GAN, or from `configure_optimizers`"
+    ns = dict(Callback=Callback, torch=torch)
+    exec(f"""class HeadOpt(Callback):
+    run_valid = False
+    def before_fit(self):
+        opt = torch.optim.SGD(self.learn.model[1].parameters(), lr=.1)
+        {keep}""", ns)
+    learn = synth_learner(model=nn.Sequential(nn.Linear(1, 4), nn.Linear(4, 1)), splitter=lambda m: m[0].parameters())
+    learn.fit(1, cbs=ns['HeadOpt'])
+    assert not [o for o in recwarn if 'The optimizer does not have' in str(o.message)]

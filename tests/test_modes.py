@@ -267,3 +267,26 @@ def test_an_error_between_two_modes_leaves_none_of_them(exc, recwarn):
     with pytest.raises(exc): learn.fit(2, cbs=note)
     learn.resume()
     assert all(modes) and not [o for o in recwarn if 'evaluation mode' in str(o.message)]
+
+class Compares(nn.Module):
+    "Compares features of a trained network, which is in evaluation mode; what else it has is not"
+    def __init__(self):
+        super().__init__()
+        self.net,self.drop = nn.Sequential(nn.Linear(2,8), nn.BatchNorm1d(8)).eval().requires_grad_(False),nn.Dropout()
+    def forward(self, p, y): return (self.net(p)-self.net(y)).pow(2).mean()
+
+@pytest.mark.parametrize('ev,back', [('before_epoch',False), ('before_epoch',True), ('after_train',False)])
+def test_a_loss_that_comes_in_a_fit_keeps_the_modes_in_which_it_came(ev, back):
+    "Also one that goes and comes again; afterwards it has its modes"
+    f,first,seen = Compares(),nn.MSELoss(),set()
+    def switch(cb):
+        if cb.epoch: cb.learn.loss_func = first if back and cb.epoch==2 else f
+    def look(cb):
+        if cb.loss_func is f: seen.add((cb.training, f.drop.training, f.net.training, f.net[1].training))
+    torch.manual_seed(0)
+    batches = [(torch.randn(4, 3), torch.randn(4, 2)) for _ in range(4)]
+    learn = Learner(DataLoaders(batches, batches, device='cpu'), nn.Linear(3, 2), first, opt_func=sgd, lr=.1,
+        cbs=[Callback(**{ev: switch}), Callback(after_loss=look)]).remove_cb(ProgressCallback)
+    learn.fit(4)
+    assert seen=={(True,True,False,False), (False,False,False,False)}
+    assert not f.net[1].running_mean.any() and [o.training for o in (f, f.drop, f.net, first)]==[True,True,False,True]

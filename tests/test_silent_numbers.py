@@ -475,3 +475,56 @@ def test_a_loss_of_structured_targets_that_is_no_average_is_named(targets):
     with pytest.warns(UserWarning, match='is no average over samples') as said: learn.validate()
     told = re.search('for the first two batches together it is ([0-9.]+), and', str(said[0].message))
     assert float(told[1])==pytest.approx(both, rel=1e-5)
+
+# Losses that are sums
+class Squares(nn.Module):
+    reduction = 'sum'
+    def forward(self, p): return p.pow(2).sum()
+class SquaresBeside(Squares):
+    "With a target that it does not use"
+    def forward(self, p, y): return super().forward(p)
+
+@pytest.mark.parametrize('cbs', [(), GradientAccumulation(24), MicroBatch(4)], ids=str)
+@pytest.mark.parametrize('bs', [8, 12])
+def test_a_sum_that_takes_no_targets_is_one(cbs, bs):
+    "As the loss of an autoencoder may be: shown for one sample, and added up with its weight"
+    def fitted(f, parts):
+        torch.manual_seed(0)
+        x = torch.randn(24, 4)
+        batches = [(x[i:i+bs],)*parts for i in range(0, 24, bs)]
+        learn = Learner(DataLoaders(batches, batches, device='cpu'), nn.Linear(4, 3), f, opt_func=SGD, lr=.01, cbs=cbs)
+        learn.remove_cb(ProgressCallback).fit(2)
+        with torch.no_grad(): true = learn.model(x).pow(2).sum().item()/24
+        assert learn.recorder[-1,'valid_loss']==pytest.approx(true, rel=1e-5)
+        return learn.model.weight.detach(),learn.recorder.raw_losses
+    (w,losses),(v,others) = fitted(Squares(), 1),fitted(SquaresBeside(), 2)
+    assert torch.allclose(w, v, rtol=1e-5) and losses==pytest.approx(others, rel=1e-5)
+
+@pytest.mark.parametrize('first', ['mean','sum'])
+def test_a_loss_that_becomes_a_sum_is_shown_for_a_sample(first):
+    def switch(cb):
+        if cb.epoch==1: cb.learn.loss_func = nn.MSELoss(reduction='sum')
+    torch.manual_seed(0)
+    x,y = torch.randn(16, 3),torch.randn(16, 2)
+    batches = [(x[i:i+4], y[i:i+4]) for i in range(0, 16, 4)]
+    learn = Learner(DataLoaders(batches, batches, device='cpu'), nn.Linear(3, 2), nn.MSELoss(reduction=first),
+        opt_func=SGD, lr=0., cbs=Callback(before_epoch=switch)).remove_cb(ProgressCallback).fit(2)
+    with torch.no_grad(): true = [F.mse_loss(learn.model(x), y, reduction='sum').item()/4 for x,y in batches]
+    assert learn.recorder.raw_losses[4:]==pytest.approx(true, rel=1e-5)
+    assert learn.recorder[-1,'valid_loss']==pytest.approx(sum(true)/4, rel=1e-5)
+
+# Metrics of batches with two targets
+@pytest.mark.parametrize('metric', [accuracy, error_rate, top_k_accuracy, accuracy_multi,
+    partial(accuracy_multi, sigmoid=False)], ids=['accuracy','error rate','top k','multi','multi without sigmoid'])
+def test_a_second_target_is_no_setting_of_a_metric(metric):
+    "A weight of each sample would be the threshold of `accuracy_multi`"
+    torch.manual_seed(0)
+    ds = TensorDataset(torch.randn(32, 4), torch.rand(32).round(), torch.rand(32))
+    def loss(p, y, w): return (F.binary_cross_entropy_with_logits(p[:,0], y, reduction='none')*w).mean()
+    dls = DataLoaders(DataLoader(ds, 8), DataLoader(ds, 8), device='cpu', n_inp=1)
+    learn = Learner(dls, nn.Linear(4, 1), loss, metrics=metric).remove_cb(ProgressCallback)
+    with pytest.raises(TypeError, match='compares one tensor of predictions with one of targets'): learn.fit(1)
+
+def test_settings_of_a_metric_may_be_given_by_place():
+    p,t = torch.tensor([[.1,.9],[.8,.2]]),torch.tensor([1,1])
+    assert accuracy(p, t, 1)==.5 and accuracy_multi(p, p.round(), .05, False)==.5

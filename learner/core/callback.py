@@ -424,19 +424,29 @@ def on(
 class TrainEvalCallback(Callback):
     "Puts model and loss in training or evaluation mode, and counts training batches in `train_iter`"
     order,run_valid,only_one = -10,False,True
-    fixed = () # modules of the loss that stay in evaluation mode
+    loss,fixed = None,() # the loss of the fit, and its modules that stay in evaluation mode
+    met = {} # by `id`: modules of all losses that the fit has had, with the modes in which they came
+    def _meet(self, loss):
+        self.loss,self.fixed = loss,()
+        if not isinstance(loss, nn.Module): return
+        if id(loss) not in self.met:
+            of_model = {*map(id, self.learn.model.modules())} # it may hold the model that is trained
+            self.met = {**self.met, id(loss): [(m, m.training) for m in loss.modules() if id(m) not in of_model]}
+        self.fixed = [m for m,training in self.met[id(loss)] if not training]
+
     def _mode(self, training):
-        learn = self.learn
-        for o in (learn.model, learn.loss_func):
+        model,loss = self.learn.model,self.learn.loss_func
+        if loss is not self.loss: self._meet(loss) # a callback has replaced it
+        for o in (model, loss):
             if callable(getattr(o, 'train', None)): o.train(training)
         for o in self.fixed: o.eval()
 
     def before_fit(self):
-        learn,loss_func = self.learn,self.learn.loss_func
-        learn.train_iter,self.fixed = 0,()
-        if not isinstance(loss_func, nn.Module): return
-        of_model = {*map(id, learn.model.modules())} # it may hold the model that is trained
-        self.fixed = [m for m in loss_func.modules() if not m.training and id(m) not in of_model]
+        self.learn.train_iter,self.met = 0,{}
+        self._meet(self.learn.loss_func)
     def before_train(self): self._mode(True)
     def after_batch(self): self.learn.train_iter += 1
     def before_validate(self): self._mode(False)
+    def cleanup_fit(self):
+        for m,training in (o for modes in self.met.values() for o in modes): m.training = training
+        self.loss,self.fixed,self.met = None,(),{}

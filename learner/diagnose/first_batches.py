@@ -90,10 +90,10 @@ def check_outside(learn, found): # As `outside` returned them after the first ba
     f = learn.loss_func
     of_loss = {id(p):f'loss_func.{k}' for k,p in f.named_parameters()} if isinstance(f, nn.Module) else {}
     if names := [of_loss[id(p)] for p in lost if id(p) in of_loss]: tell(learn, 'optimizer',
-        f"{listed(names, 4)} are none of the optimizer's. {why}: freeze them by `requires_grad_(False)`, or write "
-        "`splitter=lambda m: [*m.parameters(), *loss_func.parameters()]`")
+        f"{listed(names, 4)} {'is' if len(names)==1 else 'are'} not in the optimizer. {why}: freeze them by "
+        "`requires_grad_(False)`, or write `splitter=lambda m: [*m.parameters(), *loss_func.parameters()]`")
     others = [str(tuple(p.shape)) for p in lost if id(p) not in of_loss and _unseen(learn.model, p) is None]
-    if others: tell(learn, 'optimizer', f"Parameters of shape {', '.join(others[:4])} are none of the optimizer's. "
+    if others: tell(learn, 'optimizer', f"Parameters of shape {', '.join(others[:4])} are not in the optimizer. "
         f"{why}: make their module in `__init__` of the model")
 
 # %% ../../nbs/diagnose/06_first_batches.ipynb #check_constant_loss
@@ -107,7 +107,8 @@ def check_constant_loss(learn, losses, steps):
         f"although {steps} steps were taken. {why}")
 
 # %% ../../nbs/diagnose/06_first_batches.ipynb #check_scores
-_views = 'View','Squeeze','Unsqueeze','Unsafe','Reshape','Slice','Select','Transpose','Permute','T','ToCopy','Alias'
+_views = ('View','Squeeze','Unsqueeze','Unsafe','Reshape','Slice','Select','Transpose','Permute','TBackward','ToCopy',
+    'Alias')
 
 def _made_by(pred):
     "The name that autograd has for the operation that made `pred`, apart from views of it"

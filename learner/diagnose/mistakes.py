@@ -28,6 +28,7 @@ from ..core.tracebacks import innermost_frame,is_top,of_user
 from ..values.functions import names_in,of_library
 from ..data.loaders import length
 from ..data.sampling import by_number
+from ..model.hypers import optimizers_in
 from ..model.optimizer import params_of
 from .code import calls,events_of,function_of,functions_of,mentioned,uses,uses_at,uses_of
 from .names import misspelt,near
@@ -85,7 +86,8 @@ def trained(learn): return {k:p for k,p in learn.model.named_parameters() if p.r
 def in_opt(learn): return {*map(id, params_of(learn.opt))}
 
 def check_optimizer(learn, params): # By name: what is to be trained
-    others = [o for cb in learn.cbs for o in vars(cb).values() if isinstance(o, Optimizer)]
+    others = [o for cb in learn.cbs for o in optimizers_in(cb)]
+    others += [o for o in vars(learn).values() if isinstance(o, Optimizer)]
     known = in_opt(learn).union(*(map(id, params_of(o)) for o in others))
     if lost := [k for k,p in params.items() if id(p) not in known]: tell(learn, 'optimizer',
         f"The optimizer does not have {listed(lost, 4)}, so they are not trained although they require a gradient: "

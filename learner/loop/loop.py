@@ -22,7 +22,8 @@ from ..data.batches import single,to_device
 from ..data.loaders import END,length,twin
 from ..data.loader_state import EpochNumbers
 from ..model.optimizer import drop_grads,in_use,params_of,requires_closure,switching,training_mode
-from ..model.mapping import needs_no_targets,outputs,positional,predictions,takes_tensors
+from ..model.loss_properties import needs_no_targets
+from ..model.mapping import outputs,positional,predictions,takes_tensors
 from ..model.own_losses import OwnLosses,own_loss,recognize_batch
 from ..record.history import Row
 from ..measure.advice import advice,no_loss

@@ -11,7 +11,7 @@ __all__ = ['declare', 'accuracy', 'error_rate', 'top_k_accuracy', 'accuracy_mult
 from functools import wraps
 import torch
 from torch.nn import functional as F
-from ..core.checks import brief,checked,mark_checked
+from ..core.checks import brief,checked,mark_checked,signature
 from ..core.tracebacks import warn
 from ..model.losses import is_kept
 from ..model.loss_properties import count_elements,count_kept
@@ -20,11 +20,13 @@ from .metrics import as_double,flat_pair,probabilities
 
 # %% ../../nbs/measure/03_accuracies.ipynb #helpers
 def _of_predictions(f):
-    "Decorator: a call without predictions and targets is told how to set arguments of a metric"
-    name = f.__name__
+    """Decorator: a call without predictions and targets is told how to set arguments of a metric. They may be given by
+    place here; `f` takes them by name alone, because a second target of a batch is no setting"""
+    name,(_,_,*names) = f.__name__,signature(f).parameters
     @wraps(f)
     def _f(*args, **kwargs):
-        if len(args)>1 or any(isinstance(o, torch.Tensor) for o in (*args, *kwargs.values())): return f(*args, **kwargs)
+        if len(args)>1 or any(isinstance(o, torch.Tensor) for o in (*args, *kwargs.values())):
+            return f(*args[:2], *args[2+len(names):], **dict(zip(names, args[2:])), **kwargs)
         settings = ', '.join(f'{k}={brief(v)}' for k,v in kwargs.items()) or '…'
         raise TypeError(f"`{name}` is called with predictions and targets. To give a Learner a metric with other "
             f"settings, write `metrics=partial({name}, {settings})`")
@@ -57,7 +59,7 @@ def _accuracy(pred, targ, axis, ignore_index):
 def accuracy(
     pred:torch.Tensor, # Scores, `(bs, n_classes)` or with the classes in `axis`
     targ:torch.Tensor, # Class indices, without that axis
-    axis:int=-1, # Where the classes are
+    *, axis:int=-1, # Where the classes are
     ignore_index:int=-100, # Target that does not count; as a metric of a Learner, that of the loss
 ):
     "Fraction of targets that have the highest score"
@@ -69,7 +71,7 @@ def accuracy(
 def error_rate(
     pred:torch.Tensor, # Scores, `(bs, n_classes)` or with the classes in `axis`
     targ:torch.Tensor, # Class indices, without that axis
-    axis:int=-1, # Where the classes are
+    *, axis:int=-1, # Where the classes are
     ignore_index:int=-100, # Target that does not count; as a metric of a Learner, that of the loss
 ):
     "1 - accuracy"
@@ -81,7 +83,7 @@ def error_rate(
 def top_k_accuracy(
     pred:torch.Tensor, # Scores, `(bs, n_classes)` or with the classes in `axis`
     targ:torch.Tensor, # Class indices, without that axis
-    k:int=5, # How many of the highest scores count; fewer than there are classes
+    *, k:int=5, # How many of the highest scores count; fewer than there are classes
     axis:int=-1, # Where the classes are
     ignore_index:int=-100, # Target that does not count; as a metric of a Learner, that of the loss
 ):
@@ -99,7 +101,7 @@ def top_k_accuracy(
 def accuracy_multi(
     pred:torch.Tensor, # One score for each label, `(bs, n_labels)`
     targ:torch.Tensor, # Whether it applies, of the same shape
-    thresh:float=.5, # A score above it is a yes
+    *, thresh:float=.5, # A score above it is a yes
     sigmoid:bool=True, # Apply a sigmoid to the predictions first
 ):
     "Fraction of labels that are right"

@@ -27,7 +27,8 @@ from ..data.generators import keep_random
 from ..data.loaders import target_names
 from ..model.losses import BaseLoss
 from ..model.loss_properties import class_axis_of,ignore_index_of,is_of_own_class,kind_of,losses_in
-from ..model.mapping import MapBatch,needs_no_targets,part_of,pred_names,takes,takes_tensors
+from ..model.loss_properties import needs_no_targets
+from ..model.mapping import MapBatch,part_of,pred_names,takes,takes_tensors
 from ..model.weights import unwrapped
 from .metrics import AvgMetric,Metric,argument_of,has_argument,held
 

@@ -12,6 +12,7 @@ __all__ = ['activation_of', 'decodes_of', 'ignore_index_of', 'kind_of', 'reducti
 # %% ../../nbs/model/05_loss_properties.ipynb #imports
 from collections.abc import Mapping
 from functools import partial
+from inspect import Parameter
 from types import FunctionType
 import torch
 from torch import nn
@@ -290,12 +291,26 @@ def no_grad_if_empty(
     for o in tensors_in(learn.pred):
         if o.requires_grad and not o.is_leaf: o.register_hook(lambda g: torch.where(some, g, torch.zeros_like(g)))
 
+# %% ../../nbs/model/05_loss_properties.ipynb #needs_no_targets
+def needs_no_targets(loss_func):
+    "Whether `loss_func` takes predictions alone, and settings, which have defaults; `targ=None` is none"
+    try: ps = signature(getattr(loss_func, 'forward', loss_func)).parameters.values()
+    except (TypeError,ValueError): return False # it has no signature
+    by_place = [p for p in ps if p.kind in (p.POSITIONAL_ONLY,p.POSITIONAL_OR_KEYWORD,p.VAR_POSITIONAL)]
+    taken = [p for p in by_place if p.default is Parameter.empty or p.default is None]
+    return len(taken)==1 and taken[0].kind is not Parameter.VAR_POSITIONAL
+
+def is_of_model(learn): # Has a batch
+    "Whether the model computes the loss of the batch, and not the loss function"
+    f = getattr(learn, 'loss_func', None)
+    return f is None or not (learn.yb or needs_no_targets(f))
+
 # %% ../../nbs/model/05_loss_properties.ipynb #reduction_in
 def reduction_in(
     learn, # Has a batch
 ) -> str:
     "The reduction of the loss of the batch; that of a model's own loss is taken to be a mean"
-    return reduction_of(loss_of(learn)) if learn.yb else 'mean'
+    return reduction_of(loss_of(learn)) if learn.yb or not is_of_model(learn) else 'mean'
 
 # %% ../../nbs/model/05_loss_properties.ipynb #is_summed
 def is_summed(

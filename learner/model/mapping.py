@@ -159,15 +159,6 @@ def takes_tensors(loss_func):
     home = getattr(loss_func, '__module__', None) or ''
     return home.startswith(('torch.nn.','torch._C')) or home==BaseLoss.__module__
 
-# %% ../../nbs/model/07_mapping.ipynb #needs_no_targets
-def needs_no_targets(loss_func):
-    "Whether `loss_func` takes predictions alone, and settings, which have defaults; `targ=None` is none"
-    try: ps = signature(getattr(loss_func, 'forward', loss_func)).parameters.values()
-    except (TypeError,ValueError): return False # it has no signature
-    by_place = [p for p in ps if p.kind in (p.POSITIONAL_ONLY,p.POSITIONAL_OR_KEYWORD,p.VAR_POSITIONAL)]
-    taken = [p for p in by_place if p.default is Parameter.empty or p.default is None]
-    return len(taken)==1 and taken[0].kind is not Parameter.VAR_POSITIONAL
-
 # %% ../../nbs/model/07_mapping.ipynb #set_forward
 def set_forward(m, f):
     "Let `f` be the `forward` of `m`, or None that of its class; returns what the model had of its own"

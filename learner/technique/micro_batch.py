@@ -74,13 +74,13 @@ class _Whole:
     loss:torch.Tensor
     loss_grad:torch.Tensor
     grad_scale:object # The gradients of the pieces, times this, are those of the batch
-    first:tuple # Predictions and targets of the first piece, and its loss
+    parts:list # Predictions and targets of each piece, and its loss, if that was asked for
 
 # %% ../../nbs/technique/03_micro_batch.ipynb #CutBatch
 class _CutBatch:
     "The current batch of `learn`, run in pieces by `forward`, the usual forward pass"
-    def __init__(self, learn, forward, count):
-        self.learn,self.forward,self.count = learn,forward,count
+    def __init__(self, learn, forward, count, keep_parts):
+        self.learn,self.forward,self.count,self.keep_parts = learn,forward,count,keep_parts
         self.xb,self.yb,self.summed,self.terms = learn.xb,learn.yb,is_summed(learn),terms_shown(learn)
         n = n_items(learn, count)
         self.bs = find_bs(self.yb) or find_bs(self.xb)
@@ -103,12 +103,12 @@ class _CutBatch:
 
     def run(self, n) -> _Whole:
         "Forward and backward in pieces of at most `n` samples"
-        learn,outs,vals,total,pieces,first = self.learn,[],[],0.,self._cut(n),None
+        learn,outs,vals,total,pieces,parts = self.learn,[],[],0.,self._cut(n),[]
         for part in pieces:
             yb = self._predict(part)
             known = learn.recognized_loss
             outs.append((map_tensors(torch.Tensor.detach, learn.pred), learn.yb, not (known and known.shifts)))
-            first = first or ((outs[0][0], *learn.yb), map_tensors(torch.Tensor.detach, learn.loss))
+            if self.keep_parts: parts.append(((outs[-1][0], *learn.yb), map_tensors(torch.Tensor.detach, learn.loss)))
             w = self._weight(part)
             if not isinstance(w, torch.Tensor) and not w: continue # the average of nothing is NaN, as is its gradient
             self._backward(w)
@@ -116,7 +116,7 @@ class _CutBatch:
             total = 1. if self.summed else total+w
         loss,loss_grad = self._averages(vals, total)
         pred,yb = self._joined(outs, [o.size for o in pieces], learn.yb is yb)
-        return _Whole(pred, yb, loss, loss_grad, 1/((total+(total==0))*self.scale), first)
+        return _Whole(pred, yb, loss, loss_grad, 1/((total+(total==0))*self.scale), parts)
 
     def _cut(self, n):
         "As few pieces of at most `n` samples as possible, of sizes as equal as can be"
@@ -217,7 +217,7 @@ class MicroBatch(Callback):
     ):
         "Forward and backward in pieces; afterwards `pred`, `loss` and `loss_grad` are those of the whole batch"
         learn = self.learn
-        batch = _CutBatch(learn, forward, self.count)
+        batch = _CutBatch(learn, forward, self.count, not self.compared)
         with batch.restored(), _Gradients(learn.opt) as grads:
             res = self._as_fits(batch, grads) if self.bs=='auto' else batch.run(self.bs)
         learn.yb = res.yb
@@ -231,7 +231,7 @@ class MicroBatch(Callback):
         "Warn of a loss that compares samples, or averages over something else: pieces do not add up to the batch"
         self.compared = True
         learn,name,so = self.learn,'MicroBatch',"`MicroBatch` does not give the step of the whole batch"
-        if average_unknown(learn): compare_loss(learn, res.loss, [(res.pred, *res.yb)], name, so, [res.first],
+        if average_unknown(learn): compare_loss(learn, res.loss, [(res.pred, *res.yb)], name, so, res.parts,
             whole_is='for a whole batch', part='its pieces')
         compare_own_loss(learn, name, so)
 
