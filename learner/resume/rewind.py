@@ -232,7 +232,7 @@ def _tensors_of(datasets):
 def _shared(learn, datasets):
     "What a fork shares with its parent, as `deepcopy` wants to know it"
     if not learn.lineage: return _tensors_of(datasets)
-    moved = {o.split('.', 1)[1] for o in _moved_in_loader(learn)}
+    moved = {o.partition('.')[2] for o in _moved_in_loader(learn)} # '' of what a class has
     own = [vars(o) for o in datasets if hasattr(o, '__dict__') and not has_state(type(o))]
     parts = [v for attrs in own for k,v in attrs.items() if k not in moved]
     parts += [o for o in datasets if isinstance(o, (list,tuple))]
@@ -270,7 +270,8 @@ def warn_of_shared(learn, twin, cbs, what='The fork'):
     def of_parent(o):
         if isinstance(o, nn.Module): return any(id(p) in params for p in o.parameters())
         return o is learn or o is learn.opt
-    roots = {'loss_func': twin.loss_func, 'metrics': twin.metrics} | {k:dict(vars(cb)) for k,cb in by_name(cbs).items()}
+    own = {k:getattr(twin, k) for k in ('loss_func','metrics','splitter','opt_func')}
+    roots = own | {k:dict(vars(cb)) for k,cb in by_name(cbs).items()}
     found = search(roots, _moves, shut=(DataLoader,Dataset))
     names = [k.split('.')[0] for k,o in found.items() if of_parent(o)]
     if names: warn(f"{what} would use its parent's model, optimizer or learner in "

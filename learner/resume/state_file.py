@@ -21,6 +21,7 @@ import torch
 from fastcore.basics import patch
 from torch import nn
 from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import DataLoader,Dataset
 from ..core.callback import Callback,without_refs
 from ..core.checks import checked,listed
@@ -28,7 +29,7 @@ from ..core.tracebacks import warn
 from ..values.functions import cached_weakly,of_library
 from ..data.search import search
 from ..loop.learner import Learner
-from ..loop.way_back import Stopped,as_at
+from ..loop.way_back import Stopped,as_at,saves_properties
 from ..restore.attributes import AttributesLeft
 from ..restore.places import by_name,model_and_loss
 from ..model.hypers import parts_of
@@ -41,7 +42,7 @@ from .saved_run import SavedRun,unsaved_attrs
 
 # %% ../../nbs/resume/04_state_file.ipynb #warn_unsaved
 @cached_weakly
-def _may_learn(cls): return issubclass(cls, (Optimizer,nn.Module,torch.Tensor))
+def _may_learn(cls): return issubclass(cls, (Optimizer,LRScheduler,nn.Module,torch.Tensor))
 
 _most_learning = 10_000 # what is in longer lists is data, as of a replay buffer
 
@@ -81,7 +82,7 @@ def _warn_of(name, own, saved, fit, remedy):
 def warn_unsaved(
     learn, # A learner that has an optimizer
 ):
-    "Warn of optimizers and parameters of callbacks, or of a Learner of your own, that a state file would lack"
+    "Warn of optimizers, schedulers and parameters of callbacks, or of your own Learner, that a state file would lack"
     saved,fit = _saved_ids(learn),learn.route.fit_start if learn.mode=='fit' else None # another object in each fit
     for k,v in unsaved_attrs(learn.opt).items():
         known = search({'': v}, _learns, inside=False, depth=3)
@@ -91,7 +92,8 @@ def warn_unsaved(
     for name,cb in by_name(learn.cbs).items():
         if type(cb).state_dict is not Callback.state_dict: continue # it knows what it saves
         named = cb.state_dict()
-        own = {k:v for k,v in without_refs(cb).items() if k not in named}
+        own = {k:v for k,v in without_refs(cb).items()
+            if not (k in named or (isinstance(v, LRScheduler) and saves_properties(cb)))}
         _warn_of(name, own, saved, fit, f"name it in `{type(cb).__name__}._stateattrs`")
     if of_library(type(learn)): return # in its attributes, a notebook may keep anything
     own = {k:v for k,v in vars(learn).items()

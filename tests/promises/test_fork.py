@@ -387,3 +387,23 @@ def test_batches_of_plotted_curves_are_whole_numbers():
         o.set_xlim(17.6, 20.2)
         assert all(float(t).is_integer() for t in o.get_xticks())
     learn.recorder.plot_loss(log=True)
+
+def test_a_class_attribute_of_the_dataset_that_has_changed():
+    "As one in which data are kept once they are read"
+    class Cached(Noisy):
+        read = None
+        def __getitem__(self, i):
+            if Cached.read is None: Cached.read = torch.ones(3)
+            return super().__getitem__(i)
+    learn = stopped(DataLoader(Cached(), 4))
+    twin = learn.fork()
+    for o in learn,twin: o.resume()
+    assert same(weights(learn), weights(twin))
+
+def test_a_splitter_that_names_parts_of_the_parent_is_told():
+    class Scaled(nn.Module):
+        def __init__(self): super().__init__(); self.s = nn.Parameter(torch.ones(1))
+        def forward(self, p, y): return F.mse_loss(p*self.s, y)
+    loss = Scaled()
+    learn = stopped(DataLoader(Noisy(), 4), loss_func=loss, splitter=lambda m: [params(m), params(loss)])
+    with pytest.warns(UserWarning, match="would use its parent's .* in `splitter`"): learn.fork()
