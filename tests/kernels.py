@@ -17,9 +17,9 @@ def new_kernel(folder, cwd=root):
         process = pool.submit(run_script, start, cwd=cwd, quiet=False)
         try:
             client.start_channels(hb=False) # it may take as long as it likes to start
-            client.wait_for_ready(timeout=300)
+            client.wait_for_ready(timeout=100)
             yield client
         finally:
             client.shutdown()
-            process.result()
-            client.stop_channels()
+            try: process.result()
+            finally: client.stop_channels()

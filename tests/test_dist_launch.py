@@ -133,7 +133,7 @@ def test_functions_of_metrics_and_callbacks_are_those_of_here():
     for o in shifted,Scales: o.__module__ = '__main__' # a function of a notebook or script is sent as it is
     try:
         learn,cb,counts = synth_learner(metrics=shifted),Scales(),Counts()
-        learn.fit(1, cbs=[cb, counts], procs=1)
+        learn.fit(1, cbs=[cb, counts], procs=2)
         shift = 5.
         assert learn.validate()['shifted']==5 and cb.f is cb.fs['a'][0].func is shifted
         assert counts.steps()==11 and count_steps.n==10 and counts.others==[count_steps]
@@ -466,7 +466,7 @@ def test_a_model_that_was_rebuilt_in_the_workers_is_refused_before_anything_is_c
         prune.l1_unstructured(cb.learn.model[2], 'weight', amount=.5)
     with pytest.raises(RuntimeError, match='a callback has rebuilt the model in the workers: `2.weight`, '
         '`2.weight_mask`, `2.weight_orig` are not the same there. Everything here is as before'):
-        learn.fit(1, cbs=Callback(after_epoch=cut), procs=1)
+        learn.fit(1, cbs=Callback(after_epoch=cut), procs=2)
     close([weights(learn), len(learn.recorder.rows)], [before, 0])
 
 def test_what_would_come_back_to_a_model_of_another_shape_is_refused():

@@ -1,5 +1,5 @@
 "Modes and states of layers in training and validation"
-import copy,warnings
+import copy,gc,warnings,weakref
 import numpy as np,pytest,torch
 from torch import nn
 from torch.nn import functional as F
@@ -290,3 +290,14 @@ def test_a_loss_that_comes_in_a_fit_keeps_the_modes_in_which_it_came(ev, back):
     learn.fit(4)
     assert seen=={(True,True,False,False), (False,False,False,False)}
     assert not f.net[1].running_mean.any() and [o.training for o in (f, f.drop, f.net, first)]==[True,True,False,True]
+
+def test_losses_that_a_fit_has_replaced_are_gone():
+    "Also with what they hold: one may be made anew in each epoch"
+    made = []
+    def switch(cb):
+        cb.learn.loss_func = Compares()
+        made.append(weakref.ref(cb.loss_func))
+    def count(cb): gc.collect(); assert sum(o() is not None for o in made)==1
+    batches = [(torch.randn(4, 3), torch.randn(4, 2))]
+    Learner(DataLoaders(batches, device='cpu'), nn.Linear(3, 2), nn.MSELoss(), opt_func=sgd, lr=.1,
+        cbs=[Callback(before_epoch=switch), Callback(after_epoch=count)]).remove_cb(ProgressCallback).fit(4)

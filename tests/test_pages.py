@@ -1,12 +1,11 @@
 "Pages for users: what they show runs as it stands, in an empty folder, and is short"
-import os,re,sys
+import os,re,subprocess,sys
 from configparser import ConfigParser
 import matplotlib,pytest
 from fastcore.nbio import read_nb
 from nbdev.config import get_config
 from nbdev.doclinks import nbglob
 from learner import __version__
-from processes import run_script
 
 cfg = get_config()
 sys.path.insert(0, str(cfg.config_path/"docs"))
@@ -31,19 +30,18 @@ def code_of(fn):
     if fn.suffix=='.md': return '\n'.join(code for lang,code in fence.findall(text_of(fn)) if lang=='python')
     return '\n'.join(c.source for c in code_cells(fn) if not hidden(c))
 
-run_each = '''import ast,os,runpy,sys
-os.environ.clear()
-os.environ.update(ast.literal_eval(sys.argv[1]))
-for o in sys.argv[2:]: runpy.run_path(o)'''
+run_each = 'import runpy,sys\nfor o in sys.argv[1:]: runpy.run_path(o)'
 
 @pytest.mark.parametrize('fns', [(readme, quickstart), pytest.param(pages('howto'), marks=pytest.mark.slow)],
     ids=['readme and quickstart','how-to'])
 def test_code_runs_when_it_is_copied(fns, tmp_path):
     "Without hidden cells, in a new process, an empty folder and an environment without settings"
     for o in fns: (tmp_path/f'{o.stem}.py').write_text(code_of(o), encoding='utf-8')
-    env = dict(PATH=os.environ['PATH'], HOME=str(tmp_path), PYTHONPATH=str(root), MPLBACKEND='Agg', OMP_NUM_THREADS='1')
+    keep = {k:v for k,v in os.environ.items() if k in ('PATH','SYSTEMROOT')}
+    env = keep | dict(HOME=str(tmp_path), PYTHONPATH=str(root), MPLBACKEND='Agg', OMP_NUM_THREADS='1')
     env['MPLCONFIGDIR'] = matplotlib.get_cachedir() # its list of fonts takes seconds to make
-    p = run_script(run_each, env, *(f'{o.stem}.py' for o in fns), cwd=tmp_path)
+    p = subprocess.run([sys.executable, '-c', run_each, *(f'{o.stem}.py' for o in fns)], cwd=tmp_path, env=env,
+        capture_output=True, text=True)
     assert not p.returncode, p.stderr[-3000:]
 
 def test_the_first_page_and_the_readme_name_the_version():

@@ -528,3 +528,5 @@ def test_a_second_target_is_no_setting_of_a_metric(metric):
 def test_settings_of_a_metric_may_be_given_by_place():
     p,t = torch.tensor([[.1,.9],[.8,.2]]),torch.tensor([1,1])
     assert accuracy(p, t, 1)==.5 and accuracy_multi(p, p.round(), .05, False)==.5
+    with pytest.raises(TypeError, match='takes predictions, targets, `axis`, `ignore_index`, but got 5 values'):
+        accuracy(p, t, 1, -100, 0)

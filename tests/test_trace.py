@@ -92,7 +92,7 @@ def test_cleanups_are_shown_in_reverse(capsys):
     learn.fit(1)
     learn.show_training_loop()
     line, = (l.split() for l in capsys.readouterr().out.splitlines() if l.split()[:1]==['cleanup_fit'])
-    assert order==['b','a'] and ''.join(line).replace(',', ' ').endswith('b a')
+    assert order==['b','a'] and ''.join(line).replace(',', ' ').endswith('b a train_eval')
 
 def test_the_loop_is_shown_with_what_was_seen(capsys):
     learn = synth_learner(3, 2, cbs=[Reads, Writes, Callback(after_row=lambda self: None)])

@@ -424,29 +424,27 @@ def on(
 class TrainEvalCallback(Callback):
     "Puts model and loss in training or evaluation mode, and counts training batches in `train_iter`"
     order,run_valid,only_one = -10,False,True
-    loss,fixed = None,() # the loss of the fit, and its modules that stay in evaluation mode
-    met = {} # by `id`: modules of all losses that the fit has had, with the modes in which they came
-    def _meet(self, loss):
-        self.loss,self.fixed = loss,()
-        if not isinstance(loss, nn.Module): return
-        if id(loss) not in self.met:
-            of_model = {*map(id, self.learn.model.modules())} # it may hold the model that is trained
-            self.met = {**self.met, id(loss): [(m, m.training) for m in loss.modules() if id(m) not in of_model]}
-        self.fixed = [m for m,training in self.met[id(loss)] if not training]
+    modes = {} # of the modules of all losses that the fit has had, as they came; by reference, which keeps none alive
+    def _note_modes(self, loss):
+        of_model = {*map(id, self.learn.model.modules())} # it may hold the model that is trained
+        new = {ref(m):m.training for m in loss.modules() if id(m) not in of_model}
+        self.modes = new | self.modes
 
     def _mode(self, training):
         model,loss = self.learn.model,self.learn.loss_func
-        if loss is not self.loss: self._meet(loss) # a callback has replaced it
+        if isinstance(loss, nn.Module) and ref(loss) not in self.modes: self._note_modes(loss) # it may be another one
         for o in (model, loss):
             if callable(getattr(o, 'train', None)): o.train(training)
-        for o in self.fixed: o.eval()
+        for m in [r() for r,in_training in self.modes.items() if not in_training]: # these stay in evaluation mode
+            if m is not None: m.eval()
 
     def before_fit(self):
-        self.learn.train_iter,self.met = 0,{}
-        self._meet(self.learn.loss_func)
+        self.learn.train_iter,self.modes = 0,{}
+        if isinstance(self.learn.loss_func, nn.Module): self._note_modes(self.learn.loss_func)
     def before_train(self): self._mode(True)
     def after_batch(self): self.learn.train_iter += 1
     def before_validate(self): self._mode(False)
     def cleanup_fit(self):
-        for m,training in (o for modes in self.met.values() for o in modes): m.training = training
-        self.loss,self.fixed,self.met = None,(),{}
+        for m,training in [(r(), v) for r,v in self.modes.items()]:
+            if m is not None: m.training = training
+        self.modes = {}

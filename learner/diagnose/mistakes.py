@@ -28,7 +28,6 @@ from ..core.tracebacks import innermost_frame,is_top,of_user
 from ..values.functions import names_in,of_library
 from ..data.loaders import length
 from ..data.sampling import by_number
-from ..model.hypers import optimizers_in
 from ..model.optimizer import params_of
 from .code import calls,events_of,function_of,functions_of,mentioned,uses,uses_at,uses_of
 from .names import misspelt,near
@@ -85,8 +84,15 @@ def trained(learn): return {k:p for k,p in learn.model.named_parameters() if p.r
 
 def in_opt(learn): return {*map(id, params_of(learn.opt))}
 
+def _optimizers_of(o):
+    "Optimizers in the attributes of an object, or in lists and dicts there; long ones hold data"
+    values = [*vars(o).values()]
+    short = [v for v in values if type(v) in (list,tuple,dict) and len(v)<=100]
+    values += [k for v in short for k in (v.values() if type(v) is dict else v)]
+    return [v for v in values if isinstance(v, Optimizer)]
+
 def check_optimizer(learn, params): # By name: what is to be trained
-    others = [o for cb in learn.cbs for o in optimizers_in(cb)]
+    others = [o for cb in learn.cbs for o in _optimizers_of(cb)]
     others += [o for o in vars(learn).values() if isinstance(o, Optimizer)]
     known = in_opt(learn).union(*(map(id, params_of(o)) for o in others))
     if lost := [k for k,p in params.items() if id(p) not in known]: tell(learn, 'optimizer',

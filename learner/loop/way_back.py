@@ -15,6 +15,7 @@ from typing import Any,NamedTuple
 from torch import nn
 from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
 from ..core.callback import Callback,FuncCallback,without_refs
 from ..core.checks import is_sequence,listed
 from ..core.attendance import note_of_raiser
@@ -175,31 +176,18 @@ def _functions_of(opt):
     return called | hooks | {f'type(opt) {type(o).__name__}':type(o) for o in opts if is_own(type(o))}
 
 # %% ../../nbs/loop/05_way_back.ipynb #made_anew
-def _has_state(o):
-    "Whether `o` is a module, an optimizer, a scheduler, or another object of which a state can be saved"
-    return all(callable(getattr(type(o), k, None)) for k in ('state_dict','load_state_dict'))
-
-def saves_properties(
-    cb, # A callback
-):
-    "Whether a property of `cb` gives what is saved, which may be the state of an object that it has"
-    return any(isinstance(getattr(type(cb), k, None), property) for k in getattr(cb, '_stateattrs'))
-
 def _unnamed(cbs):
-    "Objects with a state that callbacks have and do not save, by name"
+    "Modules, optimizers and schedulers of callbacks that do not save them, by name"
     unaware = {k:cb for k,cb in by_name(cbs).items() if type(cb).state_dict is Callback.state_dict}
     def counts(cb, attr, o):
-        if attr in getattr(cb, '_stateattrs') or isinstance(o, Callback): return False
-        return isinstance(o, (nn.Module,Optimizer)) or (_has_state(o) and not saves_properties(cb))
+        if isinstance(o, LRScheduler): return not getattr(cb, '_stateattrs') # it may save what it returns
+        return isinstance(o, (nn.Module,Optimizer)) and attr not in getattr(cb, '_stateattrs')
     return {f'{k}.{attr}':o for k,cb in unaware.items() for attr,o in without_refs(cb).items() if counts(cb, attr, o)}
 
 def _warn_of_new(learn, before, kept):
     "Warn of `_unnamed` objects that have been made anew, and differ from those `before`"
     now = {k:o for k,o in _unnamed(learn.cbs).items() if o is not learn.model and o is not learn.opt}
-    def is_new(k):
-        if now[k] is before[k] or id(now[k]) in kept: return False
-        try: return digest(before[k].state_dict())!=digest(now[k].state_dict())
-        except Exception: return True # of the user's code
+    def is_new(k): return id(now[k]) not in kept and digest(before[k].state_dict())!=digest(now[k].state_dict())
     if lost := [k for k in before.keys() & now.keys() if is_new(k)]:
         warn(f"The fit that resumes has made {listed(sorted(lost))} anew, and the state that was there is lost: "
             "name it in `_stateattrs`")

@@ -20,13 +20,15 @@ from .metrics import as_double,flat_pair,probabilities
 
 # %% ../../nbs/measure/03_accuracies.ipynb #helpers
 def _of_predictions(f):
-    """Decorator: a call without predictions and targets is told how to set arguments of a metric. They may be given by
-    place here; `f` takes them by name alone, because a second target of a batch is no setting"""
+    """Decorator: a call without predictions and targets is told how to set arguments of a metric. In other calls, these
+    may be given by place; `f` takes them by name alone, so that a Learner cannot give it a second target there"""
     name,(_,_,*names) = f.__name__,signature(f).parameters
     @wraps(f)
     def _f(*args, **kwargs):
         if len(args)>1 or any(isinstance(o, torch.Tensor) for o in (*args, *kwargs.values())):
-            return f(*args[:2], *args[2+len(names):], **dict(zip(names, args[2:])), **kwargs)
+            if len(args)>2+len(names): raise TypeError(f"`{name}` takes predictions, targets"
+                f"{''.join(f', `{k}`' for k in names)}, but got {len(args)} values")
+            return f(*args[:2], **dict(zip(names, args[2:])), **kwargs)
         settings = ', '.join(f'{k}={brief(v)}' for k,v in kwargs.items()) or '…'
         raise TypeError(f"`{name}` is called with predictions and targets. To give a Learner a metric with other "
             f"settings, write `metrics=partial({name}, {settings})`")

@@ -18,7 +18,8 @@ from torch import nn
 from ..core.checks import short_name
 from ..data.generators import keep_random,random_state,same_state
 from ..data.batches import leaves_in,map_tensors,rows_of,tensors_in
-from ..model.loss_properties import has_mixed_means,inexact_parts,is_of_model,is_of_own_class,items_of,loss_of
+from ..model.loss_properties import has_mixed_means,inexact_parts,is_of_own_class,items_of
+from ..model.loss_properties import loss_is_of_model,loss_of
 from ..model.loss_properties import n_items,n_samples,reduction_of,says_its_items
 from ..model.mapping import outputs
 from ..model.own_losses import has_hooks,is_power_of_two,own_loss
@@ -77,7 +78,7 @@ def average_unknown(learn):
     """Whether nothing says what the loss function averages over: it is a plain function, or of a class of the user's,
     which may average over something else than the class that it inherits from"""
     f = learn.loss_func
-    if is_of_model(learn) or reduction_of(f)!='mean': return False
+    if loss_is_of_model(learn) or reduction_of(f)!='mean': return False
     if has_mixed_means(f) or says_its_items(f): return False
     return items_of(f, *learn.yb) is None or is_of_own_class(f)
 
@@ -218,7 +219,7 @@ class OwnLoss:
     def __init__(self): self.first,self.n = None,0
 
     def __call__(self, learn) -> bool: # Whether there is nothing left to ask
-        if not is_of_model(learn): return True
+        if not loss_is_of_model(learn): return True
         self.n += 1
         if not is_power_of_two(self.n): return False
         batch,bs = (learn.xb, learn.yb),n_samples(learn) or 0
@@ -256,7 +257,7 @@ def check_own_loss(
 
 def compare_own_loss(learn, name, so):
     "As `compare_loss`, for a loss that the model returns in training: in evaluation it may be another one"
-    if not is_of_model(learn): return
+    if not loss_is_of_model(learn): return
     layers = [o for o in learn.model.modules() if o is not unwrapped(learn.model)] # may mix samples, or draw
     with evaluating(nn.ModuleList(layers)):
         check_own_loss(learn, (learn.xb, learn.yb), n_samples(learn) or 0, name, so)

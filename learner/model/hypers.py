@@ -209,11 +209,10 @@ def set_in_group(
     write_hyper(g, _place(g, name), values_for([g], v, name)[0], _of_others(opt, g, name))
 
 # %% ../../nbs/model/02_hypers.ipynb #with_held
-def optimizers_in(o):
-    "Optimizers in the attributes of an object, or in containers there; what is in long ones is data"
+def _held(o):
+    "Optimizers in the attributes of an optimizer, or in containers there"
     values = [v for k,v in vars(o).items() if k!='state']
-    short = [v for v in values if isinstance(v, (tuple,list,dict)) and len(v)<=100]
-    containers = [v.values() if isinstance(v, dict) else v for v in short]
+    containers = [v.values() if isinstance(v, dict) else v for v in values if isinstance(v, (tuple,list,dict))]
     return [v for vs in (values, *containers) for v in vs if isinstance(v, torch.optim.Optimizer)]
 
 def with_held(opts) -> list:
@@ -221,7 +220,7 @@ def with_held(opts) -> list:
     res,todo = {},[*opts]
     while todo:
         o = todo.pop(0)
-        if id(o) not in res: todo += optimizers_in(o)
+        if id(o) not in res: todo += _held(o)
         res[id(o)] = o
     return [*res.values()]
 

@@ -300,7 +300,7 @@ def needs_no_targets(loss_func):
     taken = [p for p in by_place if p.default is Parameter.empty or p.default is None]
     return len(taken)==1 and taken[0].kind is not Parameter.VAR_POSITIONAL
 
-def is_of_model(learn): # Has a batch
+def loss_is_of_model(learn): # Has a batch
     "Whether the model computes the loss of the batch, and not the loss function"
     f = getattr(learn, 'loss_func', None)
     return f is None or not (learn.yb or needs_no_targets(f))
@@ -310,7 +310,7 @@ def reduction_in(
     learn, # Has a batch
 ) -> str:
     "The reduction of the loss of the batch; that of a model's own loss is taken to be a mean"
-    return reduction_of(loss_of(learn)) if learn.yb or not is_of_model(learn) else 'mean'
+    return reduction_of(loss_of(learn)) if learn.yb or not loss_is_of_model(learn) else 'mean'
 
 # %% ../../nbs/model/05_loss_properties.ipynb #is_summed
 def is_summed(

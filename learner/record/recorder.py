@@ -9,7 +9,7 @@ It holds three objects: the `Table`, with its rows and `Columns`, the `LossStrea
 __all__ = ['Recorder']
 
 # %% ../../nbs/record/05_recorder.ipynb #imports
-import re,warnings
+import warnings
 from contextlib import suppress
 from dataclasses import replace
 from itertools import islice
@@ -319,15 +319,13 @@ class Recorder(RowWriter):
         count=None, # `count(learn)`: items that the loss averages, which weigh it in validation; default: `n_items`
     ):
         self.add_time,self.train_metrics,self.valid_metrics,self.beta = add_time,train_metrics,valid_metrics,beta
-        self.count,self.checks,self.told = count,BatchChecks(count),set() # warned of in this fit
-        self.asked,self.summed = None,False # the loss, and whether it is a sum
+        self.count,self.summed,self.checks,self.told = count,False,BatchChecks(count),set() # warned of in this fit
         self.clear()
 
     def before_fit(self):
         learn = self.learn
         if learn.mode!='fit': return
         self.clear()
-        self.asked,self.summed = None,False
         self.checks,self.told = BatchChecks(self.count, self.valid_mets if learn.dls.valids else ()),set()
         results = [('train_loss', False), *zip((f'train_{o.name}' for o in self.train_mets), _better(self.train_mets))]
         for dl in learn.dls.valids: results += zip(self.valid_columns(dl), [False, *_better(self.valid_mets)])
@@ -337,8 +335,7 @@ class Recorder(RowWriter):
 
     def before_train(self):
         self.phase.begin(self.train_mets)
-        if (f := self.learn.loss_func) is not self.asked: # by a callback
-            self.asked,self.summed = f,reduction_of(loss_of(self.learn))=='sum'
+        self.summed = reduction_of(loss_of(self.learn))=='sum' # not for each batch; a callback may replace the loss
         if self.learn.mode=='fit':
             self.phase.now = [*self.phase.now, *self.checks.in_training(self.phase, self.train_mets)]
     def after_batch(self):
@@ -441,10 +438,8 @@ def declared_direction(learn, name):
         if f'/{name}'.endswith(tuple(f"/{o}{getattr(m, 'name', None)}" for o in ('','train_','valid_'))):
             return getattr(m, 'higher_is_better', None)
 
-_errors = {'err','mse','rmse','mae','nll','wer','cer','ppl','perplexity'}
-
 def _by_name(name):
-    res = not any(o in name for o in ('loss','error')) and not {*re.split('[_/]', name)} & _errors
+    res = not any(o in name for o in ('loss','error'))
     warnings.warn(f"It is not declared whether higher `{name}` is better. By its name, it {'is' if res else 'is not'}: "
         "make sure with `comp=np.less` or `comp=np.greater`, or with `higher_is_better=…` of the metric")
     return res

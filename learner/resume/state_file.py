@@ -29,7 +29,7 @@ from ..core.tracebacks import warn
 from ..values.functions import cached_weakly,of_library
 from ..data.search import search
 from ..loop.learner import Learner
-from ..loop.way_back import Stopped,as_at,saves_properties
+from ..loop.way_back import Stopped,as_at
 from ..restore.attributes import AttributesLeft
 from ..restore.places import by_name,model_and_loss
 from ..model.hypers import parts_of
@@ -72,11 +72,12 @@ def _moves_unsaved(o, saved, fit):
     "Whether `o`, which an optimizer holds, has parameters or buffers that a step may change and that a file lacks"
     return _is_unsaved(o, saved, fit) or (isinstance(o, nn.Module) and any(id(b) not in saved for b in o.buffers()))
 
-def _warn_of(name, own, saved, fit, remedy):
+def _warn_of(name, own, saved, fit, remedy, spared=()):
     "Warn of what takes part in training and is not saved, in the attributes `own` of the object called `name`"
     roots = {k:v for k,v in own.items() if not isinstance(v, Learner)} # another one saves its own
     found = search(roots, _may_learn, inside=False, depth=3, shut=(DataLoader,Dataset,Learner), most=_most_learning)
-    if missed := [k for k,o in found.items() if _learns(o) and _is_unsaved(o, saved, fit)]:
+    found = {k:o for k,o in found.items() if _learns(o) and not isinstance(o, spared)}
+    if missed := [k for k,o in found.items() if _is_unsaved(o, saved, fit)]:
         warn(f"`{name}` has {listed(missed)}, which takes part in training but is not saved: {remedy}")
 
 def warn_unsaved(
@@ -92,9 +93,9 @@ def warn_unsaved(
     for name,cb in by_name(learn.cbs).items():
         if type(cb).state_dict is not Callback.state_dict: continue # it knows what it saves
         named = cb.state_dict()
-        own = {k:v for k,v in without_refs(cb).items()
-            if not (k in named or (isinstance(v, LRScheduler) and saves_properties(cb)))}
-        _warn_of(name, own, saved, fit, f"name it in `{type(cb).__name__}._stateattrs`")
+        own = {k:v for k,v in without_refs(cb).items() if k not in named}
+        remedy = f"name it in `{type(cb).__name__}._stateattrs`"
+        _warn_of(name, own, saved, fit, remedy, LRScheduler if named else ()) # it may save what a scheduler returns
     if of_library(type(learn)): return # in its attributes, a notebook may keep anything
     own = {k:v for k,v in vars(learn).items()
         if not (k in learn.own_names or hasattr(Learner, k) or isinstance(v, Callback))}
