@@ -806,3 +806,8 @@ def test_optimizers_that_callbacks_keep_in_containers_or_on_the_learner_train(ke
     learn = synth_learner(model=nn.Sequential(nn.Linear(1, 4), nn.Linear(4, 1)), splitter=lambda m: m[0].parameters())
     learn.fit(1, cbs=ns['HeadOpt'])
     assert not [o for o in recwarn if 'The optimizer does not have' in str(o.message)]
+
+def test_a_tanh_is_no_view_of_what_it_is_given():
+    "Its name in autograd begins as that of a transposition"
+    def said(*layers): return warned(classes(*layers, loss_func=nn.BCEWithLogitsLoss(), n=1))
+    assert any('ends in a sigmoid' in o for o in said(nn.Sigmoid())) and not said(nn.Sigmoid(), nn.Tanh())

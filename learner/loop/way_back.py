@@ -137,7 +137,7 @@ class Target:
     in_memory:bool    # As in `Stopped`
     by_fit:bool       # By `fit(…, resume=…)`, and not by `resume`: a warning names the overrides
     cut_validation:bool # The next validation had begun, and begins again: `diagnose` warns of what counts in it
-    unnamed:dict      # Modules and optimizers that callbacks have and do not save, by name
+    unnamed:dict      # Modules, optimizers and schedulers that callbacks have and do not save, by name
     noted:dict        # Attributes of the run where it was stopped, by owner and name; `position` has others, too
     owners:dict       # The objects that had attributes when the way began, by name
 

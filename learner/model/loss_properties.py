@@ -310,6 +310,7 @@ def reduction_in(
     learn, # Has a batch
 ) -> str:
     "The reduction of the loss of the batch; that of a model's own loss is taken to be a mean"
+    # targets are the usual case, in which the arguments of the loss need not be asked
     return reduction_of(loss_of(learn)) if learn.yb or not loss_is_of_model(learn) else 'mean'
 
 # %% ../../nbs/model/05_loss_properties.ipynb #is_summed
