@@ -1,5 +1,6 @@
 """What all benchmarks share: models, the loop by hand, interleaved runs, and rows of results"""
 import gc,os,platform,sys
+from array import array
 from dataclasses import dataclass
 from statistics import median,quantiles
 from time import process_time
@@ -39,7 +40,7 @@ class Laps:
     "Seconds from one epoch to the next"
     clock = process_time
     def __init__(self): self.begin()
-    def begin(self): self.last,self.taken = None,[]
+    def begin(self): self.last,self.taken = None,array('d') # a list would be searched: the batches refer to it
     def mark(self):
         now = self.clock()
         if self.last is not None: self.taken.append(now-self.last)

@@ -4760,6 +4760,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                       'learner/restore/contents.py'),
                                           'learner.restore.contents.WatchedSearch.__init__': ( 'restore/contents.html#watchedsearch.__init__',
                                                                                                'learner/restore/contents.py'),
+                                          'learner.restore.contents.WatchedSearch._differ_in_values': ( 'restore/contents.html#watchedsearch._differ_in_values',
+                                                                                                        'learner/restore/contents.py'),
                                           'learner.restore.contents.WatchedSearch._in_tables': ( 'restore/contents.html#watchedsearch._in_tables',
                                                                                                  'learner/restore/contents.py'),
                                           'learner.restore.contents.WatchedSearch._same_but_for_values': ( 'restore/contents.html#watchedsearch._same_but_for_values',

@@ -67,7 +67,7 @@ class Attendance:
     def __init__(self, loop):
         refer(self, 'loop', loop)
         self.scopes,self.handlers = [],{} # of `loop`
-        self.not_begun = {} # by depth in `loop.scopes`: ids of callbacks that have nothing to undo when the scope ends
+        self.not_begun = {} # by depth in `scopes`: ids of callbacks that have nothing to undo when the scope ends
         self.to_remove = [] # as soon as possible
         self.gone = {} # removed in this run, by id
         self.cleaning = [] # depths of the scopes that are being cleaned up
@@ -75,7 +75,7 @@ class Attendance:
     def begin_in_order(self, hs):
         """The handlers of a `before_…`, to be called one by one: with its turn, a callback begins the innermost scope.
         After an error the others have not begun it, and their cleanup is left out"""
-        depth = len(self.loop.scopes)-1
+        depth = len(self.scopes)-1
         ids = [id(owner_of(h)) for h in hs]
         waiting = self.not_begun[depth] = {*ids}
         for i,h in zip(ids, hs):
@@ -86,7 +86,7 @@ class Attendance:
     def came(self, cb):
         "`cb` was added: it has not begun the scopes that are running"
         self.gone.pop(id(cb), None)
-        for depth in range(len(self.loop.scopes)): self.not_begun.setdefault(depth, set()).add(id(cb))
+        for depth in range(len(self.scopes)): self.not_begun.setdefault(depth, set()).add(id(cb))
 
     def begin_own(self, cbs):
         "Let `cbs`, which came into a running fit, take part in a fit of their own"
@@ -94,12 +94,12 @@ class Attendance:
 
     def reached(self, hs):
         "The handlers of a cleanup whose callbacks have begun the innermost scope"
-        not_begun = self.not_begun.get(len(self.loop.scopes)-1, ())
+        not_begun = self.not_begun.get(len(self.scopes)-1, ())
         return [h for h in hs if id(owner_of(h)) not in not_begun]
 
     def check_late(self, cbs):
         "Refuse callbacks that need their `before_fit`, where a fit has begun"
-        if 'fit' not in self.loop.scopes or self.loop.mode not in ('fit','lr_find'): return
+        if 'fit' not in self.scopes or self.loop.mode not in ('fit','lr_find'): return
         here = {*map(id, self.loop.cbs)}
         if late := [type(o).__name__ for o in cbs if o.from_start and id(o) not in here]: raise RuntimeError(
             f"`{late[0]}` sets itself up at the beginning of a fit, and one is running: add it before, "
@@ -112,20 +112,20 @@ class Attendance:
     def remove(self, cb):
         "Let `cb` undo its changes and leave, now or later"
         loop = self.loop
-        if 'batch' in loop.scopes or loop.n_outer or self.cleaning: self.to_remove.append(cb)
+        if 'batch' in self.scopes or loop.n_outer or self.cleaning: self.to_remove.append(cb)
         else: self.remove_now(cb)
 
     def remove_now(self, cb):
         "Let `cb` undo its changes and leave, even in the middle of a batch"
         loop,failed = self.loop,None
-        for depth in reversed(range(len(loop.scopes))):
-            ev = f'cleanup_{loop.scopes[depth]}'
+        for depth in reversed(range(len(self.scopes))):
+            ev = f'cleanup_{self.scopes[depth]}'
             if depth in self.cleaning or id(cb) in self.not_begun.get(depth, ()): continue # it comes, or is not needed
             if not loop.hears(cb, ev) or (h := cb.handler(ev)) is None: continue
             try: call_all([h], ev, failed)
             except BaseException as e: failed = e # the other cleanups are due all the same
         loop.cbs.detach([cb])
-        if loop.scopes:
+        if self.scopes:
             self.gone[id(cb)] = cb
             hold([cb], loop)
         if failed is not None: raise failed

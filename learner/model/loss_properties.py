@@ -267,13 +267,12 @@ def n_items(
 
 def items_in_phase():
     "`n_items` for the batches of one phase: what the loss says is looked up with the first of them"
-    items = None
+    items = index = None
     def _f(learn):
-        nonlocal items
-        if items is None: items = items_by(loss_of(learn))
+        nonlocal items,index
+        if items is None: items,index = items_by(loss_of(learn)),ignore_index_of(loss_of(learn))
         n = items(*learn.yb)
-        if n is None and (targ := _class_targets(learn.yb)) is not None:
-            n = count_kept(targ, ignore_index_of(loss_of(learn)))
+        if n is None and (targ := _class_targets(learn.yb)) is not None: n = count_kept(targ, index)
         return n_samples(learn) if n is None else n
     return _f
 

@@ -12,7 +12,7 @@ __all__ = []
 # %% ../../nbs/restore/02_contents.ipynb #imports
 from collections import OrderedDict,deque
 from itertools import chain,compress,repeat,starmap
-from operator import attrgetter,is_
+from operator import attrgetter,is_,is_not
 from types import FunctionType
 from torch import nn
 from ..core.checks import unchecked
@@ -116,9 +116,16 @@ class WatchedSearch(Search):
         if not (roots is self.roots or same_objects(roots.values(), self.roots.values())): return False
         if self.plain and not self.matters.are_plain(self._in_tables()): return False
         was,self.was = self.was,self.contents.read()
-        if same_contents(was, self.was): return True
-        now = self._that_matter() # not numbers
+        if self._differ_in_values(was): return True
+        now = self._that_matter()
         return same_objects(now, self.mattering) or self._same_but_for_values(now)
+
+    def _differ_in_values(self, was):
+        "Whether what was read before has other values at most, such as numbers, in the same places"
+        (sizes,held),(old_sizes,old_held) = self.was,was
+        if sizes!=old_sizes or len(held)!=len(old_held): return False
+        new = compress(zip(held, old_held), map(is_not, held, old_held))
+        return not any(map(self.matters.__getitem__, map(type, chain.from_iterable(new))))
 
     def _same_but_for_values(self, now):
         "Whether only tuples of numbers and the like are new, which hold nothing: a schedule replaces Adam's `betas`"
