@@ -204,7 +204,7 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
  'Checkpoints.new_file': 'Parameters:\n'
                          '\n'
                          '- `run`: Random name of the run\n'
-                         '- `epoch`: Epochs that are done\n'
+                         '- `epoch`: Number of the epoch that runs or has just ended, from 0\n'
                          '- `iter`: Training batches that are done',
  'Checkpoints.newest': 'Parameters:\n\n- `of`: Only those with these values in their entries',
  'ClassCounts.__init__': 'Parameters:\n\n- `axis`: Where the classes are in the predictions',
@@ -1163,7 +1163,7 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
                       '- `batch`: Training batches done in the epoch if `next` is `batch`, else 0\n'
                       '- `announced`: `before_draw` has been fired for the next batch\n'
                       '- `exact`: Nothing was half done\n'
-                      '- `counters`: Epochs, batches and optimizer steps that are done\n'
+                      '- `counters`: Batches and optimizer steps that are done, and the number of the epoch\n'
                       '- `bounds`: Where the fit begins and ends\n'
                       '- `hypers_and_grads`: Of the moment: gradients are those that wait for a step\n'
                       '- `loader`: Which batches come next; its `now` has the states of all generators of the run\n'

@@ -115,7 +115,7 @@ class Notifier(Handlers):
 
     def _choose(self):
         super()._choose()
-        self.attendance.handlers = self.handlers
+        self.attendance.handlers = self.handlers # `scope` reads them there, which takes less time
 
     def __call__(self,
         ev:str, # Name of an event, or any other name that does not look like one; or a list of names

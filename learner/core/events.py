@@ -53,7 +53,7 @@ outside_loop = ('after_create', 'before_row', 'after_row', 'before_sanity', 'aft
     'before_save', 'after_save', 'before_load', 'after_load',
     'before_save_state', 'after_save_state', 'before_load_state', 'after_load_state',
     'after_exception') # events that callbacks or methods fire, often inside running scopes; not the loop itself
-# no events, but asked of callbacks directly, so that no flag such as `run_valid` counts: `prepare_fit`, `rescale_hyper`
+# `prepare_fit`, `rescale_hyper` are no events: callbacks are asked directly, whatever flags such as `run_valid` say
 
 # %% ../../nbs/core/02_events.ipynb #moments
 def moments(

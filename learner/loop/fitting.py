@@ -345,7 +345,7 @@ class StopMixin(OptimizerMixin):
         outside = self.route.fit_start.outside = {k:get_hyper(opt, k) for k in hypers(opt)}
         with self.keep_modes():
             self.enter_mode(mode)
-            if has_grads(self.opt): drop_grads(self.opt) # someone may have looked at some
+            if has_grads(self.opt): drop_grads(self.opt) # a `backward` by hand may have left some
             params = {*map(id, self.model.parameters())}
             try: yield
             except BaseException as e: release_frames(e); raise

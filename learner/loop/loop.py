@@ -139,7 +139,7 @@ class LoopState(FitProgress):
     def __init__(self):
         super().__init__()
         self.route,self.results,self.limits,self._to_validate = Route(self),Row(),{},None
-        self.iter,self.n_iter,self.stop_at = 0,None,None
+        self.iter,self.n_iter,self.stop_at = 0,None,None # of the phase; `fit(n_iter=…)` is `n_train_iter`, of the fit
         self.forward_with = None # gets the forward pass of a training batch as a function, and runs it in its own way
         self.searches = Searches()
         self.forget_batch()
@@ -376,7 +376,7 @@ class Loop(Phases):
             self.one_batch(i, b)
 
     @scope
-    @interruptible # Ctrl-C may cut a `_forward` of the user's, which this calls
+    @interruptible # in an inference between fits, Ctrl-C may cut a `_forward` of the user's, which this calls
     def _batch(self):
         if not self._training: return self._forward()
         if self.forward_with is None: self._forward()

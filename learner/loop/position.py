@@ -283,7 +283,7 @@ class Position:
     batch:int                # Training batches done in the epoch if `next` is `batch`, else 0
     announced:bool           # `before_draw` has been fired for the next batch
     exact:bool               # Nothing was half done
-    counters:Counters        # Epochs, batches and optimizer steps that are done
+    counters:Counters        # Batches and optimizer steps that are done, and the number of the epoch
     bounds:Bounds            # Where the fit begins and ends
     hypers_and_grads:HypersAndGrads # Of the moment: gradients are those that wait for a step
     loader:LoaderState       # Which batches come next; its `now` has the states of all generators of the run

@@ -47,7 +47,7 @@ class Stopped:
     position:Position
     cbs:tuple|None=None         # Callbacks of that fit; None if it was read from a file
     in_memory:bool=False        # Stopped in this process, and not read from a file
-    weights:Snapshot|None=None  # Weights at the position; None if they are the same ones when the fit has ended
+    weights:Snapshot|None=None  # Weights at the position, of a `StopForNow`; None if the fit has ended with them
     weights_left:Snapshot|None=None # Weights when the fit has ended, where a callback has put others in their place
     attributes_left:AttributesLeft|None=None # Of model and loss, as the fit has left them, or as a file had them
     attributes_outside:dict|None=None # Those before the file was read, which are there until the run arrives

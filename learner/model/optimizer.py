@@ -175,8 +175,8 @@ def zeroes_itself(opt):
     return type(opt).zero_grad is not _zero_grad or 'zero_grad' in vars(opt)
 
 def drop_grads(opt): # An optimizer, or several in an `OptimList`
-    """As `opt.zero_grad()`, but without an entry for torch's profiler. Gradients become None, and zeros in place only
-    where an optimizer does so itself: a position (`HypersAndGrads` in `loop.position`) may hold the tensors"""
+    """As `opt.zero_grad()`, but without an entry for torch's profiler. Gradients become None, not zeros in place, since
+    a position (`HypersAndGrads` in `loop.position`) may hold the tensors. A `zero_grad` of its own is called instead"""
     if zeroes_itself(opt): return opt.zero_grad()
     for g in opt.param_groups:
         for p in g['params']: p.grad = None

@@ -30,7 +30,7 @@ class Entry:
     run:str         # Random name of the run, which a fit that resumes keeps
     hash:str|None   # Of what was written; None if it is not known
     exact:bool      # It was written between two batches, so that the run resumes exactly
-    epoch:int       # Epochs done
+    epoch:int       # Number of the epoch that was running or had just ended, from 0
     iter:int        # Training batches done
     value:float|None     # Result of these weights, if it was measured, and the best are kept
     chain:str|None=None  # Random name of the script, whose fits are numbered
@@ -79,7 +79,7 @@ class Checkpoints:
 
     def new_file(self,
         run, # Random name of the run
-        epoch, # Epochs that are done
+        epoch, # Number of the epoch that runs or has just ended, from 0
         iter, # Training batches that are done
     ):
         "A path for a file that comes after all others"
