@@ -21,8 +21,8 @@ from ..values.functions import of_library
 from ..values.copies import plain_types
 from .generators import is_stateful,moving_parts,random_state,set_random_state
 from .loaders import END
-from .loader_state import LoaderState,counts_of,describe,moved_counts,n_workers,put_counts
-from .loader_state import warn_of_changes,warn_of_counts,warn_of_idxs,warn_of_lost
+from .loader_state import LoaderState,collating,counts_of,describe,moved_counts,n_workers
+from .loader_state import put_counts,warn_of_changes,warn_of_counts,warn_of_idxs,warn_of_lost
 
 # %% ../../nbs/data/06_draws.ipynb #RecordedSampler
 class _RecordedSampler:
@@ -89,34 +89,34 @@ class _DealtSampler(_RecordedSampler):
 # %% ../../nbs/data/06_draws.ipynb #workers
 def _owners(dl): return dl.dataset,dl.collate_fn # of generators in a worker
 
-def _numbers_of(owners):
+def _numbers_of(counters):
     "Numbers, strings and such that are attributes of objects, by position and name"
-    attrs = [getattr(o, '__dict__', {}) for o in owners]
+    attrs = [getattr(o, '__dict__', {}) for o in counters]
     return {f'{i}.{k}':v for i,own in enumerate(attrs) for k,v in own.items() if type(v) in plain_types}
 
 class _WorkerState:
     "Adds the state of a worker's generators to each batch, and lets new workers begin with `states`"
     def __init__(self, dl, states): # pickled together with `dl.dataset`, so that both mean one copy
         self.owners,self.collate_fn,self.init_fn,self.states = _owners(dl),dl.collate_fn,dl.worker_init_fn,states
-        self.numbers = {} # of the worker's copies, when it begins
+        self.counters,self.numbers = (dl.dataset, collating(dl)),{} # what counts; of the worker's copies, as it begins
         self.of_collate = None # its generators, by path, which are searched once: it may hold a vocabulary
 
     def collate(self, samples):
         batch = self.collate_fn(samples)
         if self.of_collate is None:
             self.of_collate = {k:o for k,o in moving_parts(*self.owners).items() if k.startswith('1')}
-        now = _numbers_of(self.owners)
+        now = _numbers_of(self.counters)
         counted = {k:now[k] for k in moved_counts(self.numbers, now)}
         return batch,random_state(parts=moving_parts(self.owners[0])|self.of_collate) | dict(counted=counted)
     def start(self, worker):
         if self.init_fn: self.init_fn(worker)
-        self.numbers = _numbers_of(self.owners)
+        self.numbers = _numbers_of(self.counters)
         if not self.states: return
         state = self.states[worker]
         set_random_state(state, *self.owners)
         for k,v in state['counted'].items():
             i,_,name = k.partition('.')
-            vars(self.owners[int(i)])[name] = v
+            vars(self.counters[int(i)])[name] = v
 
 # %% ../../nbs/data/06_draws.ipynb #Source
 @dataclass

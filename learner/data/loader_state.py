@@ -14,13 +14,15 @@ import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
+from types import MethodType
 import numpy as np
 import torch
 from torch.utils.data import DataLoader
 from ..core.checks import listed,signature
 from ..core.tracebacks import warn
 from ..values.functions import of_library
-from ..values.copies import plain_types
+from ..values.copies import copied,plain_types
 from ..values.caches import Cached
 from ..values.digests import digest,moved_results
 from .generators import is_stateful
@@ -52,15 +54,27 @@ def _parts(dl):
     res['sampler'] = getattr(res['batch_sampler'], 'sampler', sampler)
     return res
 
+def collating(dl):
+    "What collates: for a method its object, and for a `partial` what it calls"
+    f = getattr(dl, 'collate_fn', None)
+    while isinstance(f, partial): f = f.func
+    return f.__self__ if isinstance(f, MethodType) else f
+
 def _counters(dl):
     "What may count in a loader, by name"
     if type(dl) in (tuple,list): return {} # of ready batches
-    parts = _parts(dl) | dict(collate_fn=getattr(dl, 'collate_fn', None))
+    parts,o = _parts(dl),collating(dl)
+    if all(o is not part for part in parts.values()): parts['collate_fn'] = o # else it is a method of the dataset
     return {k:o for k,o in parts.items() if hasattr(o, '__dict__') and not is_stateful(o)}
 
 def _attrs(o):
     if not isinstance(o, DataLoader): return vars(o)
     return {n:v for n,v in vars(o).items() if n[0]!='_'} # what torch's loader notes for itself is no count
+
+def _of_values(o):
+    "Whether `o` consists of numbers, texts, tensors and arrays alone"
+    copied(o, tensors=False, others=(others := []))
+    return all(isinstance(v, (torch.Tensor,np.ndarray)) for v in others)
 
 def _is_cache(cls): return issubclass(cls, Cached)
 
@@ -74,14 +88,15 @@ def counts_of(
     digests:bool=False, # Digests of values that are not kept, too
     find=search, # Searches for functions with a cache, as `search` does
 ) -> dict:
-    "Attributes of a loader, its samplers and its dataset, by name; and numbers and such of its `collate_fn`"
+    "Attributes of a loader, its samplers and its dataset, by name; and values of what collates"
     if not (counters := _counters(dl)): return {}
     plain = {f'{k}.{n}':v for k,o in counters.items() for n,v in _attrs(o).items() if type(v) in plain_types}
     if not digests: return plain
-    attrs = {f'{k}.{n}':v for k,o in counters.items() for n,v in _attrs(o).items()}
-    known = {*map(id, counters.values())} # they hold one another
-    counters.pop('collate_fn', None) # it may hold a tokenizer
-    res = {k:digest(v) for k,v in attrs.items() if k in plain or (id(v) not in known and k.split('.')[0] in counters)}
+    known = {*map(id, (*counters.values(), getattr(dl, 'collate_fn', None)))} # they hold one another
+    collates = counters.pop('collate_fn', None)
+    attrs = {f'{k}.{n}':v for k,o in counters.items() for n,v in _attrs(o).items() if id(v) not in known}
+    if collates is not None: attrs |= {f'collate_fn.{n}':v for n,v in vars(collates).items() if _of_values(v)}
+    res = {k:digest(v) for k,v in (attrs|plain).items()}
     classes = {f'type({k})':digest(type(o)) for k,o in counters.items() if not of_library(type(o))}
     return res | classes | _counts_in_caches(counters, find)
 

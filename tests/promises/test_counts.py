@@ -365,7 +365,9 @@ class CountsBatches:
 @pytest.mark.sample(2, together=2)
 @pytest.mark.parametrize('stop', [2, 6])
 @pytest.mark.parametrize('workers', [0, 2])
-@pytest.mark.parametrize('what', [dict(dataset=CountsSamples), dict(collate_fn=CountsBatches)], ids=lambda o: [*o][0])
+@pytest.mark.parametrize('what', [dict(dataset=CountsSamples), dict(collate_fn=CountsBatches),
+    dict(collate_fn=lambda: CountsBatches().__call__), dict(collate_fn=lambda: partial(partial(CountsBatches())))],
+    ids=['dataset','collate_fn','method','partial'])
 def test_a_run_resumes_with_what_its_loader_has_counted(what, workers, stop, tmp_path):
     def fit(path, at, **kwargs):
         made = dict(dataset=Points()) | {k:f() for k,f in what.items()}

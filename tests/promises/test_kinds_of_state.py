@@ -432,6 +432,53 @@ def test_a_resume_from_a_file_names_what_counts_inside_of_a_dataset(ds, named, t
     with pytest.warns(UserWarning, match=f'`{named}`.* of the training loader changed during the run'):
         new().load_state('here').resume(cbs=[])
 
+class Tokenizer:
+    "Notes what it has warned of, and is no part of the run"
+    def __init__(self): self.said = {}
+class Collates:
+    "Scales by what a container counts; `same` does not change"
+    def __init__(self, seen): self.seen,self.same,self.tokenizer = seen,{'a': [1, torch.ones(1)]},Tokenizer()
+    def __call__(self, samples):
+        self.tokenizer.said[len(self.tokenizer.said)] = True
+        if isinstance(self.seen, list): self.seen.append(len(self.seen))
+        elif self.seen is not None: self.seen += 1
+        x,y = torch.utils.data.default_collate(samples)
+        return x*(1+.01*(0 if self.seen is None else float(max(self.seen)))),y
+    def method(self, samples): return self(samples)
+
+@pytest.mark.parametrize('how', ['called','method','partial'])
+@pytest.mark.parametrize('seen', [list, lambda: torch.zeros(1), lambda: np.zeros(1), lambda: None],
+    ids=['list','tensor','array','none'])
+def test_a_resume_from_a_file_names_containers_in_which_a_collate_function_counts(seen, how, tmp_path):
+    def new():
+        o = Collates(seen())
+        f = dict(called=o, method=o.method, partial=partial(o))[how]
+        return Learner(DataLoaders(loader(collate_fn=f), device='cpu'), nn.Linear(2, 1), F.mse_loss,
+            path=tmp_path).remove_cb(ProgressCallback)
+    learn = new()
+    with pytest.raises(KeyboardInterrupt): learn.fit(3, cbs=Interrupts(*in_train))
+    learn.save_state('here')
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter('always')
+        new().load_state('here').resume(cbs=[])
+    said = [str(o.message) for o in said if 'of the training loader' in str(o.message)]
+    assert len(said)==(seen() is not None) and all(o.startswith('`collate_fn.seen` of') for o in said)
+
+class MethodCollates(Points):
+    "A dataset whose method collates, and counts in a list"
+    def __init__(self): super().__init__(); self.seen = []
+    def collate(self, samples): self.seen.append(1); return torch.utils.data.default_collate(samples)
+def test_a_list_of_a_dataset_that_collates_is_named_once(tmp_path):
+    def new():
+        ds = MethodCollates()
+        dls = DataLoaders(loader(dataset=ds, collate_fn=ds.collate), device='cpu')
+        return Learner(dls, nn.Linear(2, 1), F.mse_loss, path=tmp_path).remove_cb(ProgressCallback)
+    learn = new()
+    with pytest.raises(KeyboardInterrupt): learn.fit(3, cbs=Interrupts(*in_train))
+    learn.save_state('here')
+    with pytest.warns(UserWarning, match='^`dataset.seen` of the training loader changed'):
+        new().load_state('here').resume(cbs=[])
+
 class Looks(Points):
     "A cache of results that stay what they are"
     @cache
