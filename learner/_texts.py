@@ -868,6 +868,7 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
                    '- `dl`: Loader to take a batch from, or its position or name in `dls`; default: that of '
                    'training\n'
                    '- `cbs`: More callbacks, as you would give them to `fit`',
+ 'Learner.new_opt': 'Parameters:\n\n- `anew`: Whether to make one',
  'Learner.operations': 'Parameters:\n'
                        '\n'
                        '- `n_iter`: Number of the training batch, counted from 0\n'
@@ -1146,6 +1147,11 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
  'ParamScheduler.__init__': 'Parameters:\n'
                             '\n'
                             '- `scheds`: Schedules, by the name of their hyper-parameter: `lr`, `mom`, `wd`, …',
+ 'ParamScheduler.load_state_dict': 'Restore attributes; modules, optimizers and parameters keep their identity\n'
+                                   '\n'
+                                   'Parameters:\n'
+                                   '\n'
+                                   '- `state`: What `state_dict` has returned, in this process or another',
  'Perplexity.add_loss': 'Take in the loss of a batch, or a term of it\n'
                         '\n'
                         'Parameters:\n'

@@ -620,3 +620,16 @@ def test_an_iterator_is_not_used_up():
     with pytest.raises(ValueError, match=r"its batches only once: `lr_find` would use it up\. Give a list"):
         learn.lr_find(num_it=6)
     assert len([*data])==30
+
+def test_a_length_that_is_too_high_does_not_end_the_search_early():
+    class Says:
+        "Batches with another length than there are"
+        def __init__(self, dl, n): self.dl,self.n = dl,n
+        def __iter__(self): return iter(self.dl)
+        def __len__(self): return self.n
+    def found(n):
+        learn = mk()
+        learn.dls.loaders['train'] = Says([*learn.dls.train], n)
+        res = learn.lr_find(show_plot=False)
+        return res.valley,[*res.lrs]
+    assert found(12)==found(24) and len(found(24)[1])>50

@@ -840,3 +840,98 @@ def test_one_cycle_leaves_a_part_of_the_optimizer_without_momentum():
         return [*zip(*moms)]
     plain,adam = seen()
     assert plain==(0.,)*4 and adam==seen(moms=(.95,.85,.95))[0] and max(adam)==.95
+
+refused = [lambda learn: learn.fit(2, lr=[1,2], reset_opt=True), lambda learn: learn.fit(n_iter=-1, reset_opt=True),
+    lambda learn: learn.fit_one_cycle(2, lr_max=[1,2], reset_opt=True),
+    lambda learn: learn.fit_one_cycle(2, moms=(1,2), reset_opt=True),
+    lambda learn: learn.fine_tune(1, moms=(1,2), reset_opt=True),
+    lambda learn: learn.fit_flat_cos(1, resume='nowhere', reset_opt=True),
+    lambda learn: learn.fit_sgdr(1, 1, lr_max=[1,2], reset_opt=True)]
+@pytest.mark.parametrize('call', refused)
+@pytest.mark.parametrize('ready', [False, True])
+def test_a_call_that_is_refused_leaves_the_optimizer_as_it_was(ready, call):
+    "The stopped run, and what its optimizer remembers, are there as if nothing had been called"
+    def learner():
+        torch.manual_seed(0)
+        net = Net()
+        opt = torch.optim.Adam(net.parameters(), lr=.1) if ready else Adam
+        dls = DataLoaders(bs(7), bs(2, 1), device='cpu')
+        return Learner(dls, net, F.mse_loss, opt_func=opt).remove_cb(ProgressCallback)
+    whole,learn = learner().fit(2),learner()
+    with pytest.raises(KeyboardInterrupt): learn.fit(2, cbs=Stop(5))
+    opt,lr,made = learn.opt,learn.lr,learn.made_with
+    with pytest.raises((ValueError,TypeError,OSError)): call(learn)
+    assert learn.opt is opt and learn.lr==lr and learn.made_with is made and len(opt.state)==len(weights(learn.model))
+    assert same(weights(learn.resume().model), weights(whole.model))
+
+def test_a_new_optimizer_stays_where_the_fit_has_begun():
+    learn = mk(opt_func=Adam).fit(1)
+    old = learn.opt
+    with pytest.raises(ZeroDivisionError): learn.fit(1, cbs=Raise('before_batch', ZeroDivisionError, 3), reset_opt=True)
+    assert learn.opt is not old
+
+def test_a_scheduler_that_cycles_is_scaled_by_its_highest_rate():
+    def run(*cbs):
+        make = partial(sched.CyclicLR, base_lr=.01, max_lr=.1, step_size_up=4, cycle_momentum=False)
+        return mk(opt_func=torch_sgd, lr=.1),[TorchScheduler(make, 'iter'), *cbs]
+    learn,cbs = run()
+    whole = learn.fit(2, cbs=cbs).recorder.lrs
+    for lr in (.1, .05):
+        learn,cbs = run(Stop(3))
+        with pytest.raises(KeyboardInterrupt): learn.fit(2, cbs=cbs)
+        learn.resume(lr=lr)
+        assert learn.recorder.lrs==approx([*whole[:3], *(o*lr/.1 for o in whole[3:])])
+
+def test_a_schedule_that_was_changed_in_the_script_has_the_rates_that_are_written_there(tmp_path):
+    "A run whose schedule was scaled by half resumes with a schedule of half as much, or with the same"
+    def run(lr, n, **kwargs):
+        learn = mk(path=tmp_path)
+        try: learn.fit_one_cycle(3, lr, cbs=[Checkpoint(1, 'iter'), Stop(n)], **kwargs)
+        except KeyboardInterrupt: pass
+        return learn
+    whole = mk().fit_one_cycle(3, .05).recorder.lrs
+    learn = run(.1, 4)
+    learn.add_cb(Stop(4))
+    with pytest.raises(KeyboardInterrupt): learn.resume(lr=.05)
+    for lr in (.05, .1): assert run(lr, 100, resume=True).recorder.lrs[8:]==approx(whole[8:])
+
+@pytest.mark.parametrize('cb', [Limit(train=2), Overfit(2)], ids=['limit','overfit'])
+def test_the_length_of_an_epoch_is_known_when_a_schedule_is_made(cb):
+    "Also in `before_fit`, by what bounds it; a loader that has no length gets one from `Overfit`"
+    seen = []
+    def make(opt):
+        seen.append(learn.n_train)
+        return sched.OneCycleLR(opt, .1, total_steps=learn.n_epoch*learn.n_train)
+    learn = mk(opt_func=torch_sgd)
+    learn.fit(6, cbs=[cb, TorchScheduler(make, 'iter')])
+    assert seen==[2] and len(learn.recorder.lrs)==12 and learn.recorder.lrs[-1]<1e-4<.09<max(learn.recorder.lrs)
+
+def test_a_schedule_over_batches_that_are_repeated_needs_no_other_length():
+    class Stream:
+        def __iter__(self): return iter(bs(3))
+    learn = Learner(DataLoaders(Stream(), device='cpu'), Net(), F.mse_loss).remove_cb(ProgressCallback)
+    lrs = learn.fit_one_cycle(3, .1, cbs=Overfit(2)).recorder.lrs
+    assert lrs==approx([one_cycle(i/6, .25, .1/25, .1, .1/1e5) for i in range(6)])
+
+@pytest.mark.parametrize('kwargs,cb,said', [
+    (dict(lr=.5), lambda learn: ParamScheduler(dict(lr=SchedNo(.01,.01))), '`lr` of this fit is not used'),
+    (dict(lr=.5, wd=.1), lambda learn: ParamScheduler(dict(lr=SchedNo(.01,.01), wd=SchedNo(0.,0.))),
+        '`lr`, `wd` of this fit are not used'),
+    (dict(lr=.5), lambda learn: TorchScheduler(sched.StepLR(learn.opt, 2)), '`lr` of this fit is not used'),
+    (dict(lr=.5), lambda learn: TorchScheduler(partial(sched.StepLR, step_size=2)), None),
+    (dict(lr=.5), lambda learn: Warmup(3), None),
+    (dict(wd=.1), lambda learn: ParamScheduler(dict(lr=SchedNo(1,1))), None),
+    ({}, lambda learn: ParamScheduler(dict(lr=SchedNo(.01,.01))), None)], ids=str)
+def test_a_rate_that_is_given_beside_a_schedule_of_its_own_rates_is_named(kwargs, cb, said):
+    learn = mk(opt_func=torch_sgd, lr=.1)
+    learn.create_opt()
+    with warnings.catch_warnings(record=True) as ws:
+        warnings.simplefilter('always')
+        learn.fit(1, cbs=cb(learn), **kwargs)
+    found = [str(o.message) for o in ws if 'of this fit' in str(o.message)]
+    assert found==[] if said is None else len(found)==1 and found[0].startswith(said)
+
+@pytest.mark.parametrize('n', [3, 6, 7, 12, 24, 41])
+def test_warmup_ends_at_the_very_rate(n):
+    lrs = mk(n=50).fit(1, .1, cbs=Warmup(n)).recorder.lrs
+    assert lrs[:n]==approx([.1*(i+1)/n for i in range(n)]) and {*lrs[n-1:]}=={.1}

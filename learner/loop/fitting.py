@@ -18,7 +18,6 @@ from ..core.events import moments
 from ..core.callback import Callback,TrainEvalCallback
 from ..core.dispatch import check_scopes
 from ..core.tracebacks import warn
-from ..data.loaders import length
 from ..model.groups import FreezeMixin,norm_bias_params
 from ..model.hypers import first_groups,get_hyper,hypers,is_split,n_groups,parts_of,set_hyper,spare,values_for
 from ..model.hypers import with_added
@@ -79,6 +78,24 @@ class OptimizerMixin(FreezeMixin, InferenceMixin):
             if v==get_hyper(self.opt, k): continue # to set weight decay may split groups
             if len(v)==n_groups(self.opt): self.set_hyper(k, v)
             elif len({*v})==1: self.set_hyper(k, v[0])
+
+    @contextmanager
+    def new_opt(self,
+        anew, # Whether to make one
+    ):
+        "Make a new optimizer, if it is asked for. The old one comes back if the call is refused before its fit begins"
+        if not anew: yield; return
+        names = 'opt','lr','lr_of_opt','made_with','opt_made','rates_left'
+        began,saved = self.route.fit_start,{k:getattr(self, k) for k in names}
+        states = [] if self.opt is None else [(o, dict(o.state)) for o in parts_of(self.opt)] # it may be cleared
+        try:
+            self.create_opt()
+            yield
+        except BaseException:
+            if self.route.fit_start is began:
+                for o,state in states: o.state.update(state)
+                for k,v in saved.items(): setattr(self, k, v)
+            raise
 
     def check_opt(self):
         "See that the optimizer trains this model, and not one that it was before"
@@ -268,7 +285,10 @@ def run_fit(learn,
     for cb in [*learn.cbs]: cb('prepare_fit') # called directly: no scope is running yet
     if stopped is None:
         overrides = {}
-        check_rates(learn, {k for k,v in dict(lr=lr, wd=wd).items() if v is None} - scheduled_in(learn, relative=False))
+        given,scheduled = {k for k,v in dict(lr=lr, wd=wd).items() if v is not None},scheduled_in(learn, relative=False)
+        check_rates(learn, {'lr','wd'}-given-scheduled)
+        if vain := sorted(given&scheduled): warn(f"{listed(vain)} of this fit "
+            f"{'is' if len(vain)==1 else 'are'} not used: a callback sets it from a schedule in each batch")
         learn.note_opt()
         asked = given_hypers(learn, wd=learn.wd if wd is None else wd, lr=learn.lr if lr is None else lr)
     else:
@@ -289,7 +309,7 @@ def run_fit(learn,
         bounds.put(learn)
         Counters(epoch=bounds.start_epoch, train_iter=0, opt_step=0, epoch_start=0).put(learn)
         learn.stop_reason,learn.to_validate = None,learn.dls.valids
-        learn.n_iter = learn.n_train = length(learn.dls.train)
+        learn.note_n_train() # a `Limit` notes it again, in its `before_fit`
         learn.searches.begin()
         with running(learn.route, cbs), learn.first_batches():
             held.stop_if_pending() # one that came while the fit was prepared
@@ -394,8 +414,8 @@ class FitMixin(StopMixin):
             with self.added_cbs(cbs):
                 stopped = self.find_state(resume) if resume else None # of `Checkpoint`'s chapter
                 cbs = [o for o in self.cbs if o not in before]
-                if reset_opt and stopped is None: self.create_opt()
-                run_fit(self, bounds, cbs, held, stopped, lr, wd, by_fit=True)
+                with self.new_opt(reset_opt and stopped is None):
+                    run_fit(self, bounds, cbs, held, stopped, lr, wd, by_fit=True)
         return self
 
     @checked(wd=...)

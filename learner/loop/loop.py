@@ -242,6 +242,10 @@ class Phases(LoopState):
         "Most batches of a phase; None in `predict`, which takes every sample, and in `lr_find`"
         return None if self.mode in ('predict','lr_find') else self.limits.get(phase)
 
+    def note_n_train(self):
+        "Note how many batches an epoch trains on, as far as that is known before it begins"
+        self.n_iter = self.n_train = up_to(length(self.dls.train), self.batch_limit('train'))
+
     def train_all(self):
         "Train on `dls.train`, then drop all gradients"
         self.use_loader('train', self.dls.train if self.mode=='fit' else twin(self.dls.train), training=True)

@@ -26,7 +26,6 @@ from ..values.copies import copied
 from ..values.digests import digest
 from ..data.draws import Draws
 from ..data.loader_state import counts_of,moved_counts
-from ..data.loaders import length
 from ..data.samples import samples_of
 from ..data.search import hooks_of
 from ..model.hypers import first_groups,get_hyper,parts_of,values_for,with_added,with_held
@@ -37,7 +36,7 @@ from ..restore.contents import same_objects
 from ..restore.places import all_modules,by_name,model_and_loss,own_optimizers
 from ..restore.snapshot import Snapshot
 from ..restore.tensors import has_values
-from .loop import Route,up_to
+from .loop import Route
 from .position import Bounds,Position
 
 # %% ../../nbs/loop/05_way_back.ipynb #Stopped
@@ -328,7 +327,7 @@ class WayBack(Route):
         _warn_of_remade(learn, target)
         train,at,draws = learn.dls.train,target.position,self.draws
         if at.next!='batch': # in no pass over the loader, which would know its length
-            learn.n_train = up_to(length(train), learn.batch_limit('train'))
+            learn.note_n_train()
             draws = Draws(train, parts=learn.searches.parts(learn, train))
         target.reached(self.attributes).put(learn, draws, target.overrides, target.in_memory, target.by_fit)
         self.target = None # only now: `learn.resuming` is true while callbacks get their states

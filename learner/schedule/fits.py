@@ -23,11 +23,11 @@ from .schedules import SchedCos,SchedNo,combine_scheds,combined_cos,scaled
 from .schedulers import FreezeSchedule,ParamScheduler
 
 # %% ../../nbs/schedule/03_fits.ipynb #fit_one_cycle
-def _with_opt(learn, argument, lr, reset_opt=False, **kwargs):
-    "What is left for `fit`, when the optimizer is there whose groups, momentum and rates a schedule is made for"
-    if learn.opt is None or (reset_opt and learn.mode is None): learn.create_opt()
-    if lr is None and learn.mode is None and not kwargs.get('resume'): check_rates(learn, {'lr'}, argument)
-    return kwargs
+def _fit(learn, argument, lr, make, n_epoch, wd, cbs, reset_opt=False, **kwargs):
+    "Fit with the callbacks that `make()` returns, when the optimizer is there whose groups and rates they are made for"
+    with learn.new_opt(learn.opt is None or (reset_opt and learn.mode is None)):
+        if lr is None and learn.mode is None and not kwargs.get('resume'): check_rates(learn, {'lr'}, argument)
+        return learn.fit(n_epoch, wd=wd, cbs=[*make(), *L(cbs)], **kwargs)
 
 def _lrs(learn, lr, name='lr'):
     "One learning rate per group, or one for all"
@@ -65,9 +65,8 @@ def fit_one_cycle(self:Learner,
     **kwargs, # For `fit`
 ) -> Learner:
     "Warm up to `lr_max`, then anneal: the 1cycle policy ([Smith & Topin 2017](https://arxiv.org/abs/1708.07120))"
-    kwargs = _with_opt(self, 'lr_max', lr_max, **kwargs)
-    scheds = _one_cycle(self, lr_max, div, div_final, pct_start, moms)
-    return self.fit(n_epoch, wd=wd, cbs=[ParamScheduler(scheds), *L(cbs)], **kwargs)
+    def make(): return [ParamScheduler(_one_cycle(self, lr_max, div, div_final, pct_start, moms))]
+    return _fit(self, 'lr_max', lr_max, make, n_epoch, wd, cbs, **kwargs)
 
 # %% ../../nbs/schedule/03_fits.ipynb #fit_flat_cos
 @patch
@@ -83,10 +82,11 @@ def fit_flat_cos(self:Learner,
     **kwargs, # For `fit`
 ) -> Learner:
     "Stay at `lr`, then anneal to almost nothing along a cosine"
-    kwargs = _with_opt(self, 'lr', lr, **kwargs)
-    lr = _lrs(self, lr)
-    sched = combine_scheds([pct_start,1-pct_start], [SchedNo(lr, lr), SchedCos(lr, scaled(lr, 1/div_final))])
-    return self.fit(n_epoch, wd=wd, cbs=[ParamScheduler(dict(lr=sched)), *L(cbs)], **kwargs)
+    def make():
+        lrs = _lrs(self, lr)
+        scheds = [SchedNo(lrs, lrs), SchedCos(lrs, scaled(lrs, 1/div_final))]
+        return [ParamScheduler(dict(lr=combine_scheds([pct_start,1-pct_start], scheds)))]
+    return _fit(self, 'lr', lr, make, n_epoch, wd, cbs, **kwargs)
 
 # %% ../../nbs/schedule/03_fits.ipynb #fit_sgdr
 @patch
@@ -102,13 +102,14 @@ def fit_sgdr(self:Learner,
     **kwargs, # For `fit`
 ) -> Learner:
     "Anneal to zero repeatedly: warm restarts ([Loshchilov & Hutter 2016](https://arxiv.org/abs/1608.03983))"
-    kwargs = _with_opt(self, 'lr_max', lr_max, **kwargs)
-    lr = _lrs(self, lr_max, 'lr_max')
     lens = [round(cycle_len*cycle_mult**i) for i in range(n_cycles)]
     if 0 in lens: raise ValueError(f"`cycle_len={cycle_len}` and `cycle_mult={cycle_mult}` give cycles of "
         f"{', '.join(map(str, lens))} epochs, and each needs 1 or more")
-    sched = combine_scheds([o/sum(lens) for o in lens], [SchedCos(lr, scaled(lr, 0.))]*n_cycles)
-    return self.fit(sum(lens), wd=wd, cbs=[ParamScheduler(dict(lr=sched)), *L(cbs)], **kwargs)
+    def make():
+        lrs = _lrs(self, lr_max, 'lr_max')
+        cycles = [SchedCos(lrs, scaled(lrs, 0.))]*n_cycles
+        return [ParamScheduler(dict(lr=combine_scheds([o/sum(lens) for o in lens], cycles)))]
+    return _fit(self, 'lr_max', lr_max, make, sum(lens), wd, cbs, **kwargs)
 
 # %% ../../nbs/schedule/03_fits.ipynb #fine_tune
 @patch
@@ -129,10 +130,12 @@ def fine_tune(self:Learner,
     **kwargs, # For `fit`
 ) -> Learner:
     "Train the last parameter group, then all of them, the first ones with lower learning rates"
-    kwargs,n1,n2 = _with_opt(self, 'base_lr', base_lr, **kwargs),freeze_epochs,epochs
-    head = _one_cycle(self, slice(base_lr), 25., div_final, .99, moms)
-    full = _one_cycle(self, slice(base_lr/2/lr_mult, base_lr/2), div, div_final, pct_start, moms)
-    pct = n1/(n1+n2) if n1 else 0.
-    scheds = {k:combine_scheds([pct,1-pct], [head[k], full[k]]) for k in head}
-    self.fit(n1+n2, wd=wd, cbs=[FreezeSchedule({0: -1, n1: 0}), ParamScheduler(scheds), *L(cbs)], **kwargs)
+    n1,n = freeze_epochs,freeze_epochs+epochs
+    def make():
+        head = _one_cycle(self, slice(base_lr), 25., div_final, .99, moms)
+        full = _one_cycle(self, slice(base_lr/2/lr_mult, base_lr/2), div, div_final, pct_start, moms)
+        pct = n1/n if n1 else 0.
+        scheds = {k:combine_scheds([pct,1-pct], [head[k], full[k]]) for k in head}
+        return [FreezeSchedule({0: -1, n1: 0}), ParamScheduler(scheds)]
+    _fit(self, 'base_lr', base_lr, make, n, wd, cbs, **kwargs)
     return self if self.at else self.unfreeze() # one that was stopped resumes with what was frozen

@@ -36,6 +36,7 @@ class Limit(Callback):
     def before_fit(self):
         self.old = self.learn.limits
         self.learn.limits = lowered(self.old, train=self.train, valid=self.valid)
+        self.learn.note_n_train()
     def cleanup_fit(self): self.learn.limits = self.old
 
 # %% ../../nbs/schedule/07_limits.ipynb #limit_batches
@@ -69,6 +70,7 @@ class Overfit(Callback):
         learn.dls = copy(self.whole)
         learn.dls.loaders = {**self.whole.loaders, 'train': self.batches, **valids}
         learn.dls.valids = learn.to_validate = valids
+        learn.note_n_train()
 
     def _draw(self):
         train = self.whole.train

@@ -18,7 +18,7 @@ from fastcore.basics import patch
 from fastcore.foundation import L
 from ..core.checks import brief,checked,in_range,is_sequence,nearest
 from ..core.callback import Callback
-from ..data.loaders import check_starts_anew,length
+from ..data.loaders import check_starts_anew
 from ..core.events import CancelFitException
 from ..loop.interrupt import HeldInterrupt
 from ..loop.fitting import ready_to_train
@@ -196,8 +196,7 @@ def lr_find(self:Learner,
     known = 'opt_made','rates_left' # by which the next fit sees what was assigned, or written into groups
     with HeldInterrupt(self), self.unchanged(self.dls.train), restored(self), self.keep_attrs(known), \
             self.added_cbs(finder), self.fitting('lr_find'):
-        n = length(self.dls.train)
-        self.n_epoch,self.start_epoch = finder.num_it//n + 1 if n else finder.num_it,0
+        self.n_epoch,self.start_epoch = finder.num_it,0 # enough, however long the loader is
         self.to_validate = {}
         self.run_scopes()
     lrs,losses = finder.curve()

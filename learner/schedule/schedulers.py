@@ -44,12 +44,12 @@ class HyperScheduler(Callback):
     A subclass says by `tops(name)` how high a schedule gets in each group, and multiplies its values by `scales`"""
     order,run_valid,only_fit = 60,False,True
     relative = False # it begins with the values that the fit has
-    _stateattrs = 'hps','scales'
-    sets,hps,scales = (),{},{}
+    _stateattrs = 'hps','scales','scaled'
+    sets,hps,scales,scaled = (),{},{},{} # `scaled`: the highest values that `scales` are about
     def before_fit(self):
         for o in self.learn.cbs:
             if o is not self and isinstance(o, HyperScheduler): self._check_beside(o)
-        self.hps,self.scales,self.last = {k:[] for k in self.sets},{},(None,None)
+        self.hps,self.scales,self.scaled,self.last = {k:[] for k in self.sets},{},{},(None,None)
         self._record()
     def _check_beside(self, other):
         if both := [k for k in other.sets if k in self.sets]: raise ValueError(
@@ -67,7 +67,7 @@ class HyperScheduler(Callback):
         if any(v is not None and not (top and v) for top,v in zip(tops, values)): raise ValueError(
             f"The schedule of `{name}`, whose highest value is {_shown(tops)}, cannot be scaled to {values}")
         new = [k if v is None else v/top for k,top,v in zip(old, tops, values)]
-        self.scales = {**self.scales, name: new}
+        self.scales,self.scaled = {**self.scales, name: new},{**self.scaled, name: tops}
         set_hyper(opt, name, [v/a*b for v,a,b in zip(get_hyper(opt, name), old, new)])
         say(f"The rest of the schedule of `{name}` is scaled by {_shown(new)}, as if its highest value "
             f"were {_shown([top*k for top,k in zip(tops, new)])}, not {_shown(tops)}")
@@ -111,7 +111,7 @@ class ParamScheduler(HyperScheduler):
         for k in self.scheds: get_hyper(learn.opt, k)
         if learn.pct_train is None and learn.has_epoch(learn.start_epoch): raise ValueError(
             "A schedule is a function of the fraction of training that is done, but `dls.train` has no length: "
-            "give the number of batches to train as `n_iter`")
+            "give it one, or, in a fit that has this argument, the number of batches to train as `n_iter`")
         super().before_fit()
 
     @property
@@ -129,6 +129,10 @@ class ParamScheduler(HyperScheduler):
             f"which was {was:.0%}, and {'; '.join(moved)}")
 
     def tops(self, name): return highest(self.scheds[name], n_groups(self.learn.opt))
+    def load_state_dict(self, state):
+        super().load_state_dict(state)
+        # a schedule that was changed since, in the script, has the rates that are written there
+        self.scales = {k:v for k,v in self.scales.items() if k in self.scheds and self.scaled[k]==self.tops(k)}
     def before_batch(self):
         pos = self.learn.pct_train
         for k,f in self.scheds.items(): self.set_scaled(k, f(pos))
@@ -171,7 +175,7 @@ class Warmup(HyperScheduler):
     def is_over(self): return self.learn.opt_step>=self.n_steps
     def before_batch(self):
         done = self.learn.opt_step
-        if not self.is_over: self.set_scaled('lr', [lr*(done+1)/self.n_steps for lr in self.lrs])
+        if not self.is_over: self.set_scaled('lr', [lr*((done+1)/self.n_steps) for lr in self.lrs]) # the last times 1
 
 # %% ../../nbs/schedule/02_schedulers.ipynb #schedulers_of_torch
 def _made_for(opt, make):
@@ -280,8 +284,10 @@ class TorchScheduler(HyperScheduler):
         for k,fs in scales: set_hyper(opt, k, [v*f for v,f in zip(get_hyper(opt, k), fs)])
 
     def tops(self, name):
-        key = dict(lr='max_lr', mom='max_momentum')[name] # of schedulers that cycle
-        return [g.get(key, g.get('initial_lr', lr)) for g,lr in zip(first_groups(self.learn.opt), self.lrs)]
+        key,opt = dict(lr='max_lr', mom='max_momentum')[name],self.learn.opt # of schedulers that cycle
+        own = getattr(self.sched, f'{key}s', ()) # `CyclicLR` does not write them into the groups
+        tops = {id(g):v for g,v in zip(opt.param_groups, own)}
+        return [tops.get(id(g), g.get(key, g.get('initial_lr', lr))) for g,lr in zip(first_groups(opt), self.lrs)]
 
     def cleanup_fit(self): # or the next scheduler would start where this one did
         for g,keys in zip(self.learn.opt.param_groups, self.keys):
