@@ -921,7 +921,7 @@ def test_a_schedule_over_batches_that_are_repeated_needs_no_other_length():
     (dict(lr=.5), lambda learn: TorchScheduler(partial(sched.StepLR, step_size=2)), None),
     (dict(lr=.5), lambda learn: Warmup(3), None),
     (dict(wd=.1), lambda learn: ParamScheduler(dict(lr=SchedNo(1,1))), None),
-    ({}, lambda learn: ParamScheduler(dict(lr=SchedNo(.01,.01))), None)], ids=str)
+    ({}, lambda learn: ParamScheduler(dict(lr=SchedNo(.01,.01))), None)])
 def test_a_rate_that_is_given_beside_a_schedule_of_its_own_rates_is_named(kwargs, cb, said):
     learn = mk(opt_func=torch_sgd, lr=.1)
     learn.create_opt()
