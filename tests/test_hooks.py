@@ -321,6 +321,12 @@ def test_nothing_is_left_out_of_a_histogram():
     assert ((counts.sum(0)==8*16).all() and (counts[0]==4*16).all() and (counts[20]==16).all()
         and (counts[-1]==3*16).all())
 
+def test_histograms_of_large_layers_count_all_values():
+    "In steps of 1, float32 counts to 2**24"
+    o = torch.zeros(2**24+2**20)
+    o[-6:] = 9.
+    assert output_stats(o, .05, 4, 10.)[3:].tolist()==[len(o)-6,0,0,6]
+
 def test_infinite_activations_are_followed_too():
     stats = ActivationStats(with_hist=True)
     synth_learner(model=nn.Sequential(nn.Linear(1,4), nn.Linear(4,1)), lr=1e30, cbs=stats).fit(1)

@@ -25,7 +25,10 @@ from ..record.recorder import new_axes
 # %% ../../nbs/inspect/02_activations.ipynb #output_stats
 def _histogram(o, bins, top):
     "As `histc`, which torch refuses on a GPU if all algorithms are to be deterministic; sorting takes longer"
-    if not torch.are_deterministic_algorithms_enabled(): return o.histc(bins, 0, top)
+    if not torch.are_deterministic_algorithms_enabled():
+        if o.numel()<=2**24: return o.histc(bins, 0, top)
+        parts = o.flatten().split(2**24) # in steps of 1, float32 counts no further
+        return sum(p.histc(bins, 0, top).long() for p in parts).to(o.dtype)
     ends = torch.linspace(0, top, bins+1, dtype=o.dtype, device=o.device)[1:]
     ends[-1] = torch.inf # so that `top` is in the last bin, and what was NaN is in none
     return F.pad(torch.searchsorted(o.flatten().nan_to_num(torch.inf).sort().values, ends), (1,0)).diff().to(o.dtype)
