@@ -168,6 +168,18 @@ def test_a_value_is_a_number_if_it_can_be():
     rec = learner(cbs=[adding('a', [1,2], np.arange(2))]).fit(3).recorder
     assert [rec[0].x, rec[1].x, list(rec[2].x)]==['a', [1,2], [0,1]]
 
+def test_what_is_no_real_number_is_kept():
+    one = np.array([2j])
+    vals = [np.array(['cat','dog'])[1], np.array('cat'), np.complex64(1j), torch.tensor(2j), one, np.datetime64(3,'ns')]
+    rec = learner(cbs=[adding(*vals)]).fit(6).recorder
+    assert [o.x for o in rec.rows]==['dog','cat',*vals[2:]] and type(rec[0].x) is type(rec[1].x) is str
+    one[0] = 0
+    assert rec[4].x==[2j] and repr(rec) # a copy
+
+def test_integers_that_float_cannot_hold_stay_exact():
+    rec = learner(cbs=[adding(torch.tensor(2**60+1), np.uint64(2**64-1), torch.tensor(2**60))]).fit(3).recorder
+    assert [o.x for o in rec.rows]==[2**60+1, 2**64-1, 2**60] and type(rec[2].x) is float
+
 @pytest.mark.parametrize('name', ['epoch','train_loss','valid_loss','mae','time'])
 def test_a_column_of_the_recorder_is_its_own(name):
     with pytest.raises(ValueError,
@@ -206,6 +218,11 @@ def test_history_finds_the_best():
         and copy.deepcopy(h)[0]==h[0] and pickle.loads(pickle.dumps(h))[3].b=='x')
     h.drop('a')
     assert h.names==['b'] and len(h)==6
+
+def test_the_best_may_be_of_numpy_or_torch():
+    vals = np.float64(nan),np.float32(2),torch.tensor([3.]),np.int64(1),torch.ones(2)*9,1j,np.str_('9')
+    h = History([Row(a=o) for o in vals])
+    assert h.best('a', higher=True)==2 and h.best('a', higher=False)==3
 
 def test_history_as_a_data_frame():
     pandas = pytest.importorskip('pandas')

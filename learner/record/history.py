@@ -10,7 +10,9 @@ __all__ = ['missing', 'Row', 'show_value', 'text_row', 'text_table', 'html_table
 
 # %% ../../nbs/record/01_history.ipynb #imports
 from html import escape
+from numbers import Real
 import numpy as np
+import torch
 from ..core.checks import listed,nearest
 
 # %% ../../nbs/record/01_history.ipynb #own_column
@@ -110,6 +112,16 @@ def html_table(
     body = ''.join(tr([cell(i, k, v) for k,v in zip(names, o)], 'td') for i,o in enumerate(rows))
     return f'<table><thead>{tr(map(escape, names), "th")}</thead><tbody>{body}</tbody></table>'
 
+# %% ../../nbs/record/01_history.ipynb #number_in
+def number_in(v):
+    "The real number that `v` is, or that a tensor or array holds alone, as Python's own; otherwise None"
+    if type(v) in (int,float): return v # as most are
+    if not isinstance(v, (torch.Tensor,np.ndarray,np.generic)): return v if isinstance(v, (int,float)) else None
+    if (v.numel() if isinstance(v, torch.Tensor) else v.size)!=1: return
+    n = v.item()
+    if not isinstance(n, Real) or isinstance(v.dtype, np.dtype) and v.dtype.kind in 'mM': return # dates may be ints
+    return n if isinstance(n, int) and n!=float(n) else float(n)
+
 # %% ../../nbs/record/01_history.ipynb #History
 _no_row = "no row yet: a fit has one for each epoch, from `after_row` on"
 
@@ -162,7 +174,7 @@ class History(list):
         higher:bool, # Whether higher is better
     ) -> int|None: # None where there are no numbers
         "Index (not the row) of the first row with the best value; a history must be told whether `higher` is better"
-        vals = {i:v for i,o in enumerate(self) if isinstance(v := o.get(k), (int,float)) and v==v}
+        vals = {i:v for i,o in enumerate(self) if (v := number_in(o.get(k))) is not None and v==v}
         return (max if higher else min)(vals, key=vals.get, default=None)
 
     def drop(self, k): # Name of the column

@@ -13,7 +13,7 @@ from dataclasses import dataclass,field
 import numpy as np
 import torch
 from ..values.copies import copied
-from .history import History,Row,missing
+from .history import History,Row,missing,number_in
 
 # %% ../../nbs/record/04_table.ipynb #Columns
 @dataclass
@@ -53,11 +53,10 @@ class Columns:
 
 # %% ../../nbs/record/04_table.ipynb #Table
 def as_number(v):
-    "`v` as a Python number if it holds one; a larger tensor or array is copied, because the caller may change it"
-    if type(v) in (int,float): return v # as most are
-    if isinstance(v, (torch.Tensor,np.ndarray,np.generic)):
-        if (v.numel() if isinstance(v, torch.Tensor) else v.size)==1: return float(v.item())
-        return v.detach().to('cpu', copy=True) if isinstance(v, torch.Tensor) else v.copy()
+    "`v` as a Python number if it holds one; another tensor or array is copied, because the caller may change it"
+    if (n := number_in(v)) is not None: return n
+    if isinstance(v, torch.Tensor): return v.detach().to('cpu', copy=True)
+    if isinstance(v, (np.ndarray,np.generic)): return v.item() if v.size==1 and isinstance(v.item(), str) else v.copy()
     if isinstance(v, (dict,list,tuple,set)): return copied(v)
     return missing if v is None else v
 
