@@ -256,6 +256,35 @@ def test_what_is_missing_is_empty_and_nan_is_not(tmp_path):
     assert strict((tmp_path/'history.jsonl').read_text())[1]['row'] | dict(time=0)==dict(epoch=0, train_loss='nan',
         valid_loss=None, time=0)
 
+class Adds(Callback):
+    "Adds a value in each epoch"
+    def __init__(self, v): self.v = v
+    def after_train(self): self.learn.recorder.add(x=self.v)
+
+@pytest.mark.parametrize('v', [torch.tensor([.123456789,1/3]), np.array([[1e-20,nan],[math.inf,-math.inf]]),
+    torch.tensor([2**60+1,-1]), torch.zeros(0), torch.linspace(-1, 1, 1000), [.1,2]], ids=lambda v: f'{v}'[:20])
+def test_csv_has_all_digits_of_tensors_and_arrays(tmp_path, v):
+    fitted(tmp_path, [log := CSVLogger(), Adds(v)], n_epoch=2)
+    expected = v if isinstance(v, list) else v.tolist()
+    assert repr([o.x for o in log.read_log()])==repr([expected]*2)
+
+@pytest.mark.parametrize('v', ['[see "nan"]', '[1, nan', '[1, x]', '[]]', '[1_0]', "['a', 'b']"])
+def test_a_text_in_brackets_is_not_always_a_list(tmp_path, v):
+    fitted(tmp_path, [log := CSVLogger(), Adds(v)], n_epoch=1)
+    assert log.read_log()[0].x==v
+
+def test_tensors_that_are_no_list_do_not_end_a_fit(tmp_path):
+    for v in (torch.eye(2).to_sparse(), torch.nested.nested_tensor([torch.ones(2), torch.ones(3)], layout=torch.jagged),
+            torch.arange(10_000)):
+        fitted(tmp_path, [csv := CSVLogger(), lines := JSONLogger(), Adds(v)], n_epoch=1)
+        assert len(csv.read_log()[0].x)<1000 and 'Tensor' in lines.read_log()[0].x
+
+def test_json_has_what_is_not_finite_in_dicts_and_complex_numbers(tmp_path):
+    fitted(tmp_path, [log := JSONLogger(), Adds({'cat': nan, 'dog': {'a': [math.inf, 1.]}})], n_epoch=1)
+    assert repr(log.read_log()[0].x)==repr({'cat': nan, 'dog': {'a': [math.inf, 1.]}})
+    fitted(tmp_path, [log, csv := CSVLogger(), Adds(np.complex128(1+2j))], n_epoch=1)
+    assert log.read_log()[0].x==csv.read_log()[0].x=='(1+2j)'
+
 def test_json_lines(tmp_path):
     log = JSONLogger(batches=1)
     learn = fitted(tmp_path, log)

@@ -23,7 +23,7 @@ from ..core.tracebacks import warn
 from ..loop.way_back import is_fork_of
 from ..record.history import History,Row,missing
 from ..record.recorder import Recorder,find_recorder
-from ..record.run_config import plain,plain_row,read_row
+from ..record.run_config import as_list,plain,plain_row,read_row
 from ..record.files import atomic_write,check_folder,path_in,patiently
 
 # %% ../../nbs/inspect/05_loggers.ipynb #LogMethods
@@ -305,18 +305,21 @@ class CSVLogger(FileLogger):
             lines = self.lines() # sets `names` too
             self.names += new
             self.rewrite(lines)
-        self.append_line({k:'' if v is missing else v for k,v in dict(row).items()})
+        self.append_line({k:'' if v is missing else as_list(v, 1000) for k,v in dict(row).items()})
 
     def read_log(self) -> History:
         "The rows in the file, as a history"
         return History([Row(**{k:_value(v) for k,v in o.items()}) for o in self.lines()], self.names)
 
 def _value(text):
-    "Value of a cell: missing, a number, or a text"
+    "Value of a cell: missing, a number, a list of numbers, or a text"
     if text=='': return missing
     if '_' in text: return text # Python would take it for a number with a separator
     for f in int,float:
         try: return f(text)
+        except ValueError: pass
+    if text[0]=='[' and '"' not in text: # as JSON, which spells NaN and infinity in its own way
+        try: return json.loads(text.replace('nan', 'NaN').replace('inf', 'Infinity'))
         except ValueError: pass
     return text
 

@@ -56,7 +56,7 @@ def plain(
     "`v` in the types of JSON: a tensor as its shape, another object as its class and the arguments kept as attributes"
     if v is None or v is missing: return None
     if isinstance(v, (bool,RunConfig)): return v
-    if isinstance(v, (str,PathLike,torch.device,torch.dtype)): return str(v)
+    if isinstance(v, (str,complex,PathLike,torch.device,torch.dtype)): return str(v)
     if isinstance(v, np.generic): return plain(v.item())
     if isinstance(v, int): return int(v)
     if isinstance(v, float): return float(v) if isfinite(v) else str(float(v))
@@ -88,16 +88,20 @@ def _args(cls):
     except ValueError: return () # a class written in C has no signature
 
 # %% ../../nbs/record/02_run_config.ipynb #plain_row
-def _listed(v): return v.tolist() if isinstance(v, (torch.Tensor,np.ndarray)) and prod(v.shape)<=100 else v
+def as_list(v, most):
+    "A tensor or array of `most` values or fewer as a list; anything else as it is"
+    if isinstance(v, torch.Tensor) and (v.is_nested or v.layout is not torch.strided): return v
+    return v.tolist() if isinstance(v, (torch.Tensor,np.ndarray)) and prod(v.shape)<=most else v
 
 def plain_row(
     row, # A row, or a dict
 ) -> RunConfig:
     "The values of a row in the types of JSON, with small tensors as lists"
-    return RunConfig({k:plain(_listed(v)) for k,v in dict(row).items()})
+    return RunConfig({k:plain(as_list(v, 100)) for k,v in dict(row).items()})
 
 def _read(v):
     if isinstance(v, list): return [*map(_read, v)]
+    if isinstance(v, dict): return {k:_read(o) for k,o in v.items()}
     return missing if v is None else float(v) if v in ('nan','inf','-inf') else v
 
 def read_row(
