@@ -1538,7 +1538,9 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
                    '- `unit`: What `every` counts: `epoch`, or `iter` for training batches\n'
                    '- `sync`: Wait for the device between phases, and use the clock. It slows training down',
  'Timer.begin': 'Parameters:\n\n- `phase`: Name',
- 'Timer.summary': 'Parameters:\n\n- `epochs`: Index of an epoch of this fit, or a `range`; default: all',
+ 'Timer.summary': 'Parameters:\n'
+                  '\n'
+                  '- `epochs`: Index of an epoch of this fit, or a `range` of them, also from the end; default: all',
  'TorchMetric.__init__': 'Parameters:\n'
                          '\n'
                          '- `metric`: The object; each phase has a copy of it\n'

@@ -1,6 +1,6 @@
 "Times of a timer, by a clock that moves only when a test advances it"
 import copy
-import pytest,torch
+import numpy as np, pytest, torch
 from learner.all import *
 from learner.record.history import missing
 
@@ -63,6 +63,23 @@ def test_summary_of_one_epoch(clock):
         and [t.summary(i)[-1].n for i in range(3)]==[1]*3)
     assert [t.summary(i, )[4].sum_s for i in range(3)]==[1,2,3] # validation
     with pytest.raises(IndexError, match='There are 3 epochs, but no epoch 3'): t.summary(3)
+
+@pytest.mark.parametrize('epochs,waits', [(range(-2,0), 2+3), (range(0,3,2), 1+3), (range(2,-1,-1), 1+2+3),
+    (range(1), 1), (range(-3,3), 1+2+3), (np.int64(1), 2), (torch.tensor(-1), 3), ([0,2], 1+3),
+    (np.arange(2), 1+2)], ids=repr)
+def test_summary_of_some_epochs(clock, epochs, waits):
+    def wait(self): clock.sleep(1+self.epoch)
+    t = learner(clock, Callback(before_batch=wait), n_train=1, n_valid=0).fit(3).timer
+    assert [o.sum_s for o in t.summary(epochs) if o.phase in ('forward','total')]==[waits]*2
+
+@pytest.mark.parametrize('epochs,exc,match', [(range(2,9), IndexError, 'There are 3 epochs, but no epoch 3'),
+    (range(-4,0), IndexError, 'There are 3 epochs, but no epoch -4'),
+    (np.int64(3), IndexError, 'There are 3 epochs, but no epoch 3'),
+    (range(0), ValueError, r'`epochs` names no epoch: range\(0, 0\) is empty'),
+    (1.5, TypeError, '`epochs` is a whole number or a `range`, but got 1.5')], ids=repr)
+def test_a_summary_of_epochs_that_are_not_there(clock, epochs, exc, match):
+    t = learner(clock).fit(3).timer
+    with pytest.raises(exc, match=match): t.summary(epochs)
 
 def test_a_cancelled_batch_keeps_the_time_that_it_took(clock):
     cb = takes(clock, before_batch=1., before_backward=2.)

@@ -19,7 +19,7 @@ from functools import partial
 from statistics import fmean,median
 from time import perf_counter
 import torch
-from ..core.checks import checked
+from ..core.checks import brief,checked,is_sequence,is_whole
 from ..core.callback import Callback
 from ..record.progress import say
 from ..record.history import History,Row,missing
@@ -69,6 +69,17 @@ class Stopwatch:
             self.flying.popleft()
 
 # %% ../../nbs/speed/04_timer.ipynb #summary
+def _chosen(epochs, n):
+    "Which of `n` epochs are meant, in order"
+    if epochs is None: return range(n)
+    if is_whole(epochs): epochs = [epochs]
+    elif not (isinstance(epochs, range) or is_sequence(epochs)):
+        raise TypeError(f"`epochs` is a whole number or a `range`, but got {brief(epochs)}")
+    if not len(epochs): raise ValueError(f"`epochs` names no epoch: {epochs} is empty")
+    for i in epochs:
+        if not -n<=i<n: raise IndexError(f"There {'is 1 epoch' if n==1 else f'are {n} epochs'}, but no epoch {i}")
+    return sorted({int(i)%n for i in epochs})
+
 def _summary(times, complete):
     "A row for each phase; `complete` if the phases were timed by the clock, so that the rest of the total is known"
     total = sum(times['total'])
@@ -158,17 +169,13 @@ class PhaseTimes(Callback):
             say(self.summary(range(len(self.ends)-self.every, len(self.ends))))
 
     def summary(self,
-        epochs=None, # Index of an epoch of this fit, or a `range`; default: all
+        epochs=None, # Index of an epoch of this fit, or a `range` of them, also from the end; default: all
     ) -> History: # For each phase its count, milliseconds, sum in seconds, and share of the epochs
         "How long each phase took"
-        n = len(self.ends)
-        if isinstance(epochs, int):
-            if not -n<=epochs<n:
-                raise IndexError(f"There {'is 1 epoch' if n==1 else f'are {n} epochs'}, but no epoch {epochs}")
-            epochs = range(epochs%n, epochs%n+1)
-        first,last = (0, n) if epochs is None else (epochs[0], epochs[-1]+1)
         def at(k, i): return self.ends[i-1][k] if i else 0
-        return _summary({k:v[at(k, first):at(k, last)] for k,v in self.times.items()}, self.watch.event is None)
+        def of(k, v): return array('d', [s for i in chosen for s in v[at(k, i):at(k, i+1)]])
+        chosen = _chosen(epochs, len(self.ends))
+        return _summary({k:of(k, v) for k,v in self.times.items()}, self.watch.event is None)
 
 # %% ../../nbs/speed/04_timer.ipynb #Timer
 class Timer(PhaseTimes):
