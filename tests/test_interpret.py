@@ -401,6 +401,14 @@ def test_classes_of_the_same_name():
         and [report[o].support for o in ('a (0)','a (1)','b')]==[1,1,2])
     assert report['a (1)'].precision==.5 and report['macro avg'].recall==pytest.approx((0+1+.5)/3)
 
+@pytest.mark.parametrize('vocab,names', [(['a','a','a (1)'], ['a (0)','a (1) (1)','a (1)']),
+    (['macro avg','b','weighted avg'], ['macro avg (0)','b','weighted avg (2)']),
+    (['accuracy','macro avg','macro avg (1)'], ['accuracy','macro avg (1) (1)','macro avg (1)'])], ids=str)
+def test_no_name_of_a_class_hides_another_row(vocab, names):
+    report = (interp := fake(torch.tensor([0,1,1,2,2,2]), torch.tensor([0,1,1,2,2,0]), vocab=vocab)).report()
+    assert (interp.names==names and [*report]==[*names, 'macro avg', 'weighted avg']
+        and [o.support for o in report.values()]==[1,2,3,6,6])
+
 # Arguments
 @pytest.mark.parametrize('f,match',
     [(lambda o: o.top_losses(2, larges=False),

@@ -60,6 +60,8 @@ class Report(dict):
         return f'{text_table(self.heads, self._cells)}\naccuracy: {self.accuracy:.4f}'
     def _repr_html_(self): return html_table(self.heads, self._cells) + f'accuracy: {self.accuracy:.4f}'
 
+_averages = 'macro avg','weighted avg' # the last rows
+
 def _report(cm, names):
     "The `Report` of a confusion matrix; 0 where there is nothing to divide by"
     right,actual,predicted = cm.diagonal(),cm.sum(1),cm.sum(0)
@@ -67,7 +69,7 @@ def _report(cm, names):
     n = int(actual.sum())
     def row(vals, support): return Row(**dict(zip(('precision','recall','f1'), map(float, vals))), support=int(support))
     res = Report({o:row(cols[:,i], actual[i]) for i,o in enumerate(names)})
-    res.update({'macro avg': row(cols.mean(1), n), 'weighted avg': row((cols*actual).sum(1)/max(n, 1), n)})
+    res.update(zip(_averages, (row(cols.mean(1), n), row((cols*actual).sum(1)/max(n, 1), n))))
     res.accuracy = float(right.sum()/max(n, 1))
     return res
 
@@ -97,10 +99,14 @@ class ClassificationInterpretation(Interpretation):
 
     @cached_property
     def names(self):
-        "Names of the classes; classes with the same name get their number too"
+        "Names of the classes; classes with the same name, or that of an average in the `report`, get their number too"
         names = [i if self.vocab is None else self.vocab[i] for i in range(len(self._counts))]
-        times = Counter(names)
-        return [o if times[o]==1 else f'{o} ({i})' for i,o in enumerate(names)]
+        times = Counter([*names, *_averages])
+        for i,o in enumerate(names):
+            if times[o]>1:
+                while o in times: o = f'{o} ({i})' # which another class may be called
+            names[i] = o
+        return names
 
     def confusion_matrix(self) -> np.ndarray: # `(n_classes, n_classes)`: actual, predicted
         "How many samples of each class were predicted as each class"
