@@ -895,7 +895,7 @@ def test_a_schedule_that_was_changed_in_the_script_has_the_rates_that_are_writte
     with pytest.raises(KeyboardInterrupt): learn.resume(lr=.05)
     for lr in (.05, .1): assert run(lr, 100, resume=True).recorder.lrs[8:]==approx(whole[8:])
 
-@pytest.mark.parametrize('cb', [Limit(train=2), Overfit(2)], ids=['limit','overfit'])
+@pytest.mark.parametrize('cb', [Limit(train=2), Overfit(2), ShortEpochCallback(.2)], ids=['limit','overfit','short'])
 def test_the_length_of_an_epoch_is_known_when_a_schedule_is_made(cb):
     "Also in `before_fit`, by what bounds it; a loader that has no length gets one from `Overfit`"
     seen = []

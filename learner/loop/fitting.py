@@ -18,6 +18,7 @@ from ..core.events import moments
 from ..core.callback import Callback,TrainEvalCallback
 from ..core.dispatch import check_scopes
 from ..core.tracebacks import warn
+from ..data.loaders import length
 from ..model.groups import FreezeMixin,norm_bias_params
 from ..model.hypers import first_groups,get_hyper,hypers,is_split,n_groups,parts_of,set_hyper,spare,values_for
 from ..model.hypers import with_added
@@ -309,6 +310,7 @@ def run_fit(learn,
         bounds.put(learn)
         Counters(epoch=bounds.start_epoch, train_iter=0, opt_step=0, epoch_start=0).put(learn)
         learn.stop_reason,learn.to_validate = None,learn.dls.valids
+        learn.n_iter = length(learn.dls.train)
         learn.note_n_train() # a `Limit` notes it again, in its `before_fit`
         learn.searches.begin()
         with running(learn.route, cbs), learn.first_batches():

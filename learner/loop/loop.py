@@ -244,7 +244,7 @@ class Phases(LoopState):
 
     def note_n_train(self):
         "Note how many batches an epoch trains on, as far as that is known before it begins"
-        self.n_iter = self.n_train = up_to(length(self.dls.train), self.batch_limit('train'))
+        self.n_train = up_to(length(self.dls.train), self.batch_limit('train'))
 
     def train_all(self):
         "Train on `dls.train`, then drop all gradients"

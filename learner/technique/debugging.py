@@ -29,6 +29,7 @@ class ShortEpochCallback(Callback):
     def before_fit(self):
         self.whole = self.learn.limits
         self.learn.limits = lowered(self.whole, train=self._part('train'))
+        self.learn.note_n_train()
     def cleanup_fit(self): self.learn.limits = self.whole
 
     def before_validate(self): # each loader has its own length, so no limit is right for all
