@@ -3041,6 +3041,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                'learner/loop/way_back.py'),
                                        'learner.loop.way_back.scheduled_in': ( 'loop/way_back.html#scheduled_in',
                                                                                'learner/loop/way_back.py'),
+                                       'learner.loop.way_back.set_anyway': ('loop/way_back.html#set_anyway', 'learner/loop/way_back.py'),
                                        'learner.loop.way_back.snapshot_of_weights': ( 'loop/way_back.html#snapshot_of_weights',
                                                                                       'learner/loop/way_back.py')},
             'learner.measure.accuracies': { 'learner.measure.accuracies._accuracy': ( 'measure/accuracies.html#_accuracy',

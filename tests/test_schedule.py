@@ -864,6 +864,23 @@ def test_a_call_that_is_refused_leaves_the_optimizer_as_it_was(ready, call):
     assert learn.opt is opt and learn.lr==lr and learn.made_with is made and len(opt.state)==len(weights(learn.model))
     assert same(weights(learn.resume().model), weights(whole.model))
 
+def test_a_refused_call_leaves_the_turns_of_an_optimizer_of_several():
+    "Which of the parts steps depends on how many steps there were"
+    net = Net()
+    opt = OptimList(*[torch.optim.Adam(o.parameters(), lr=.1) for o in (net.body, net.neck, net.head)], every=[1,2,3])
+    learn = Learner(DataLoaders(bs(5), device='cpu'), net, F.mse_loss, opt_func=opt).remove_cb(ProgressCallback).fit(1)
+    with pytest.raises(ValueError): learn.fit(1, lr=[1,2], reset_opt=True)
+    assert learn.opt is opt and opt.n==5 and all(o.state for o in opt.opts)
+
+def test_a_resume_that_is_refused_has_loaded_the_optimizer_too(tmp_path):
+    "Weights of the file with a new optimizer would be neither run"
+    learn = mk(opt_func=Adam, path=tmp_path)
+    with pytest.raises(KeyboardInterrupt): learn.fit_one_cycle(3, .1, cbs=Stop(10))
+    file = learn.save_state('here')
+    other = mk(opt_func=Adam, path=tmp_path)
+    with pytest.raises(ValueError): other.fit_one_cycle(1, .1, resume=file)
+    assert same(weights(other.model), weights(learn.model)) and len(other.opt.state)==len(learn.opt.state)>0
+
 def test_a_new_optimizer_stays_where_the_fit_has_begun():
     learn = mk(opt_func=Adam).fit(1)
     old = learn.opt
@@ -935,3 +952,27 @@ def test_a_rate_that_is_given_beside_a_schedule_of_its_own_rates_is_named(kwargs
 def test_warmup_ends_at_the_very_rate(n):
     lrs = mk(n=50).fit(1, .1, cbs=Warmup(n)).recorder.lrs
     assert lrs[:n]==approx([.1*(i+1)/n for i in range(n)]) and {*lrs[n-1:]}=={.1}
+
+class Falls(HyperScheduler):
+    "A schedule of the user's, that begins with the rate of the fit"
+    sets = 'lr',
+    def before_fit(self): self.lrs = get_hyper(self.learn.opt, 'lr'); super().before_fit()
+    def tops(self, name): return self.lrs
+    def before_batch(self): self.set_scaled('lr', [o*(1-self.learn.pct_train) for o in self.lrs])
+def test_nothing_is_said_of_a_schedule_of_which_it_is_not_known_where_it_begins(recwarn):
+    assert mk().fit(1, .3, cbs=Falls()).recorder.lrs[0]==.3 and not recwarn
+
+def test_states_of_a_schedule_load_anywhere():
+    "Without a learner, without an optimizer, and from before what they scale was noted"
+    def new(): return ParamScheduler(dict(lr=SchedNo(.1,.1)))
+    for cb in (new(), mk(cbs=new()).param_scheduler):
+        cb.load_state_dict(dict(scales=dict(lr=[.5]), scaled=dict(lr=[.1]), hps={}))
+        assert cb.scales==dict(lr=[.5])
+    learn = mk(cbs=new())
+    learn.create_opt()
+    for scaled,scales in (dict(lr=[.1]), dict(lr=[.5])),(dict(lr=[.2]), {}):
+        learn.param_scheduler.load_state_dict(dict(scales=dict(lr=[.5]), scaled=scaled, hps={}))
+        assert learn.param_scheduler.scales==scales
+    learn.param_scheduler.scaled = {}
+    learn.param_scheduler.load_state_dict(dict(scales=dict(lr=[.5]), hps={}))
+    assert learn.param_scheduler.scales==dict(lr=[.5])

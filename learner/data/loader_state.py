@@ -11,6 +11,7 @@ __all__ = ['first_batch']
 
 # %% ../../nbs/data/05_loader_state.ipynb #imports
 import hashlib
+from collections import Counter,OrderedDict,defaultdict,deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -22,7 +23,7 @@ from torch.utils.data import DataLoader
 from ..core.checks import listed,signature
 from ..core.tracebacks import warn
 from ..values.functions import of_library
-from ..values.copies import copied,plain_types
+from ..values.copies import plain_types
 from ..values.caches import Cached
 from ..values.digests import digest,moved_results
 from .generators import is_stateful
@@ -55,10 +56,10 @@ def _parts(dl):
     return res
 
 def collating(dl):
-    "What collates: for a method its object, and for a `partial` what it calls"
+    "What collates: for a method of an object this object, and for a `partial` what it calls"
     f = getattr(dl, 'collate_fn', None)
     while isinstance(f, partial): f = f.func
-    return f.__self__ if isinstance(f, MethodType) else f
+    return f.__self__ if isinstance(f, MethodType) and not isinstance(f.__self__, type) else f
 
 def _counters(dl):
     "What may count in a loader, by name"
@@ -71,10 +72,13 @@ def _attrs(o):
     if not isinstance(o, DataLoader): return vars(o)
     return {n:v for n,v in vars(o).items() if n[0]!='_'} # what torch's loader notes for itself is no count
 
-def _of_values(o):
-    "Whether `o` consists of numbers, texts, tensors and arrays alone"
-    copied(o, tensors=False, others=(others := []))
-    return all(isinstance(v, (torch.Tensor,np.ndarray)) for v in others)
+_containers = {list,tuple,set,frozenset,deque,dict,Counter,OrderedDict,defaultdict}
+
+def _of_values(o, depth=2):
+    "Whether `o` is a number, a text, a tensor or an array, or a container of some, which is no table of thousands"
+    if type(o) in plain_types or isinstance(o, (torch.Tensor,np.ndarray)): return True
+    if type(o) not in _containers or len(o)>1000 or not depth: return False
+    return all(_of_values(v, depth-1) for v in (o.values() if isinstance(o, dict) else o))
 
 def _is_cache(cls): return issubclass(cls, Cached)
 
@@ -92,8 +96,8 @@ def counts_of(
     if not (counters := _counters(dl)): return {}
     plain = {f'{k}.{n}':v for k,o in counters.items() for n,v in _attrs(o).items() if type(v) in plain_types}
     if not digests: return plain
-    known = {*map(id, (*counters.values(), getattr(dl, 'collate_fn', None)))} # they hold one another
     collates = counters.pop('collate_fn', None)
+    known = {*map(id, (*counters.values(), getattr(dl, 'collate_fn', None)))} # they hold one another
     attrs = {f'{k}.{n}':v for k,o in counters.items() for n,v in _attrs(o).items() if id(v) not in known}
     if collates is not None: attrs |= {f'collate_fn.{n}':v for n,v in vars(collates).items() if _of_values(v)}
     res = {k:digest(v) for k,v in (attrs|plain).items()}

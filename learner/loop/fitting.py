@@ -22,12 +22,13 @@ from ..data.loaders import length
 from ..model.groups import FreezeMixin,norm_bias_params
 from ..model.hypers import first_groups,get_hyper,hypers,is_split,n_groups,parts_of,set_hyper,spare,values_for
 from ..model.hypers import with_added
-from ..model.optimizer import clear_state,decay_by_hook,drop_grads,go_with_params,make_opt,params_of,to_eval
+from ..model.optimizer import OptimList,clear_state,decay_by_hook,drop_grads,go_with_params,make_opt
+from ..model.optimizer import params_of,to_eval
 from .loop import has_grads,own_pieces
 from .inference import InferenceMixin,check_parts,release_frames
 from .position import Bounds,Counters
 from .interrupt import HeldInInference,HeldInterrupt,load_optimizers
-from .way_back import Stopped,given_hypers,overrides_of,scheduled_in
+from .way_back import Stopped,given_hypers,overrides_of,scheduled_in,set_anyway
 from .route import StopForNow,running
 
 # %% ../../nbs/loop/07_fitting.ipynb #OptimizerMixin
@@ -84,18 +85,21 @@ class OptimizerMixin(FreezeMixin, InferenceMixin):
     def new_opt(self,
         anew, # Whether to make one
     ):
-        "Make a new optimizer, if it is asked for. The old one comes back if the call is refused before its fit begins"
+        """Make a new optimizer, if it is asked for. The old one comes back if the call is refused before its fit begins,
+        and before a file has been loaded"""
         if not anew: yield; return
         names = 'opt','lr','lr_of_opt','made_with','opt_made','rates_left'
-        began,saved = self.route.fit_start,{k:getattr(self, k) for k in names}
-        states = [] if self.opt is None else [(o, dict(o.state)) for o in parts_of(self.opt)] # it may be cleared
+        was,saved = (self.route.fit_start, self.route.lineage),{k:getattr(self, k) for k in names}
+        n,states = getattr(self.opt, 'n', None),[] # of one that was given as it is, and may be cleared
+        if self.opt is not None: states = [(o, dict(o.state)) for o in parts_of(self.opt)]
         try:
             self.create_opt()
             yield
         except BaseException:
-            if self.route.fit_start is began:
+            if self.route.fit_start is was[0] and self.route.lineage is was[1]:
                 for o,state in states: o.state.update(state)
                 for k,v in saved.items(): setattr(self, k, v)
+                if isinstance(self.opt, OptimList): self.opt.n = n
             raise
 
     def check_opt(self):
@@ -286,9 +290,9 @@ def run_fit(learn,
     for cb in [*learn.cbs]: cb('prepare_fit') # called directly: no scope is running yet
     if stopped is None:
         overrides = {}
-        given,scheduled = {k for k,v in dict(lr=lr, wd=wd).items() if v is not None},scheduled_in(learn, relative=False)
-        check_rates(learn, {'lr','wd'}-given-scheduled)
-        if vain := sorted(given&scheduled): warn(f"{listed(vain)} of this fit "
+        given = {k for k,v in dict(lr=lr, wd=wd).items() if v is not None}
+        check_rates(learn, {'lr','wd'} - given - scheduled_in(learn, relative=False))
+        if vain := sorted(given & set_anyway(learn)): warn(f"{listed(vain)} of this fit "
             f"{'is' if len(vain)==1 else 'are'} not used: a callback sets it from a schedule in each batch")
         learn.note_opt()
         asked = given_hypers(learn, wd=learn.wd if wd is None else wd, lr=learn.lr if lr is None else lr)

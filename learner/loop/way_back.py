@@ -97,6 +97,11 @@ def scheduled_in(learn,
     cbs = [cb for cb in learn.cbs if cb.handler('rescale_hyper') and (relative or not getattr(cb, 'relative', False))]
     return {k for cb in cbs for k in getattr(cb, 'sets', ())}
 
+def set_anyway(learn):
+    "Hyper-parameters that schedules set, whatever values the fit has"
+    cbs = [cb for cb in learn.cbs if cb.handler('rescale_hyper') and getattr(cb, 'relative', None) is False]
+    return {k for cb in cbs for k in getattr(cb, 'sets', ())}
+
 def overrides_of(learn, stopped, lr, wd, by_fit):
     "Hyper-parameters that a fit which resumes changes: by its arguments, or by hand since it was stopped"
     was,by_hand = stopped.position.hypers_and_grads.rates,{k:get_hyper(learn.opt, k) for k in stopped.changed}

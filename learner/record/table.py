@@ -66,7 +66,7 @@ class Table:
         self.columns,self.rows = columns,History(names=columns.names) # they share the list of names, which may grow
         self.coming,self.start = {},time.perf_counter()
 
-    def put(self, vals): self.coming = self.coming | {k:as_number(v) for k,v in vals.items()} # snapshots keep the old
+    def put(self, vals): self.coming |= {k:as_number(v) for k,v in vals.items()}
 
     def write(self, epoch):
         "Make a row of the values that have come since the last one"
@@ -81,7 +81,7 @@ class Table:
         self.columns.names,self.rows = rows.names,rows
 
     def state_dict(self): # without the rows
-        return dict(names=list(self.columns.names), vals=self.coming, time=time.perf_counter()-self.start)
+        return dict(names=list(self.columns.names), vals=copied(self.coming), time=time.perf_counter()-self.start)
     def load_state_dict(self, state):
         "Continue from `state`; to be called on a new table"
         self.columns.names[:] = dict.fromkeys([*state['names'], *self.columns.names]) # a metric may be new

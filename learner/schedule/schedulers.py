@@ -43,7 +43,7 @@ class HyperScheduler(Callback):
     """Sets the hyper-parameters named in `sets`, which no other callback may set. Abstract: use `ParamScheduler`.
     A subclass says by `tops(name)` how high a schedule gets in each group, and multiplies its values by `scales`"""
     order,run_valid,only_fit = 60,False,True
-    relative = False # it begins with the values that the fit has
+    relative = None # whether it begins with the values that the fit has, if that is known
     _stateattrs = 'hps','scales','scaled'
     sets,hps,scales,scaled = (),{},{},{} # `scaled`: the highest values that `scales` are about
     def before_fit(self):
@@ -93,6 +93,7 @@ class HyperScheduler(Callback):
 # %% ../../nbs/schedule/02_schedulers.ipynb #ParamScheduler
 class ParamScheduler(HyperScheduler):
     "Set hyper-parameters from schedules before each training batch"
+    relative = False
     _stateattrs = *HyperScheduler._stateattrs,'done'
     def __init__(self,
         scheds:dict, # Schedules, by the name of their hyper-parameter: `lr`, `mom`, `wd`, …
@@ -131,8 +132,10 @@ class ParamScheduler(HyperScheduler):
     def tops(self, name): return highest(self.scheds[name], n_groups(self.learn.opt))
     def load_state_dict(self, state):
         super().load_state_dict(state)
+        if self.learn is None or self.learn.opt is None: return
         # a schedule that was changed since, in the script, has the rates that are written there
-        self.scales = {k:v for k,v in self.scales.items() if k in self.scheds and self.scaled[k]==self.tops(k)}
+        changed = [k for k,tops in self.scaled.items() if k not in self.scheds or tops!=self.tops(k)]
+        self.scales = {k:v for k,v in self.scales.items() if k not in changed}
     def before_batch(self):
         pos = self.learn.pct_train
         for k,f in self.scheds.items(): self.set_scaled(k, f(pos))

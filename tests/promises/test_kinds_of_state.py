@@ -464,6 +464,46 @@ def test_a_resume_from_a_file_names_containers_in_which_a_collate_function_count
     said = [str(o.message) for o in said if 'of the training loader' in str(o.message)]
     assert len(said)==(seen() is not None) and all(o.startswith('`collate_fn.seen` of') for o in said)
 
+class Fails(dict):
+    def __copy__(self): raise RuntimeError('no copy')
+class Strange:
+    "Has what cannot be looked through, and a method of its class collates"
+    n,fails = 0,Fails(a=1)
+    def __init__(self):
+        self.fails,self.long,self.deep = Fails(a=1),[*range(10**5)],[]
+        for _ in range(3000): self.deep = [self.deep]
+    @classmethod
+    def of_class(cls, samples): return torch.utils.data.default_collate(samples)
+    def __call__(self, samples): return torch.utils.data.default_collate(samples)
+@pytest.mark.parametrize('collate', [Strange(), Strange.of_class, partial(Strange.of_class)],
+    ids=['object','method of a class','partial'])
+def test_whatever_collates_can_be_looked_at(collate, tmp_path, recwarn):
+    def new():
+        dls = DataLoaders(*[loader(collate_fn=collate)]*2, device='cpu')
+        return Learner(dls, nn.Linear(2, 1), F.mse_loss, path=tmp_path).remove_cb(ProgressCallback)
+    learn = new()
+    learn.validate()
+    with pytest.raises(KeyboardInterrupt): learn.fit(3, cbs=Interrupts(*in_train))
+    learn.save_state('here')
+    new().load_state('here').resume(cbs=[])
+    assert not [o for o in recwarn if 'of the training loader' in str(o.message)]
+
+class Keeps:
+    def __init__(self): self.seen = [Tokenizer()]
+    def collate(self, samples): self.seen.append(Tokenizer()); return torch.utils.data.default_collate(samples)
+def test_what_a_dataset_inside_of_another_collates_with_is_named(tmp_path):
+    class Inner(Points, Keeps):
+        def __init__(self): Points.__init__(self); Keeps.__init__(self)
+    def new():
+        ds = Inner()
+        dls = DataLoaders(loader(dataset=torch.utils.data.Subset(ds, range(9)), collate_fn=ds.collate), device='cpu')
+        return Learner(dls, nn.Linear(2, 1), F.mse_loss, path=tmp_path).remove_cb(ProgressCallback)
+    learn = new()
+    with pytest.raises(KeyboardInterrupt): learn.fit(3, cbs=Interrupts(*in_train))
+    learn.save_state('here')
+    with pytest.warns(UserWarning, match='`dataset.dataset` of the training loader changed'):
+        new().load_state('here').resume(cbs=[])
+
 class MethodCollates(Points):
     "A dataset whose method collates, and counts in a list"
     def __init__(self): super().__init__(); self.seen = []
