@@ -85,8 +85,8 @@ class OptimizerMixin(FreezeMixin, InferenceMixin):
     def new_opt(self,
         anew, # Whether to make one
     ):
-        """Make a new optimizer, if it is asked for. The old one comes back if the call is refused before its fit begins,
-        and before a file has been loaded"""
+        """Make a new optimizer, if it is asked for. The old one comes back where the call is refused before a fit has
+        begun, or a file was loaded"""
         if not anew: yield; return
         names = 'opt','lr','lr_of_opt','made_with','opt_made','rates_left'
         was,saved = (self.route.fit_start, self.route.lineage),{k:getattr(self, k) for k in names}

@@ -207,7 +207,7 @@ class Learner:
     def note_rates(self): ...
     @contextmanager
     def new_opt(self, anew):
-        'Make a new optimizer, if it is asked for. The old one comes back if the call is refused before its fit begins,\nand before a file has been loaded\n\n- `anew`: Whether to make one'
+        'Make a new optimizer, if it is asked for. The old one comes back where the call is refused before a fit has\nbegun, or a file was loaded\n\n- `anew`: Whether to make one'
         ...
     def check_opt(self):
         'See that the optimizer trains this model, and not one that it was before'
