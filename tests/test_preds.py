@@ -635,6 +635,39 @@ def test_files_of_structured_predictions(tmp_path):
     assert (np.array_equal(np.load(tmp_path/'p.a.npy'), preds['a'].numpy())
         and np.array_equal(np.load(tmp_path/'p.b.1.npy'), X>0))
 
+def test_only_npy_is_cut_off_before_the_number_of_a_part(tmp_path):
+    "Not what follows the last point, or files of predictions and targets would have one name"
+    class Two(Net):
+        def forward(self, x): return self.lin(x),x
+    targs = TensorDataset(X, Y, Y+1)
+    learn = mk(DataLoader(targs, 5), model=Two(), loss_func=lambda p,*t: p[0].mean())
+    learn.dls.n_inp = 1
+    for end in ('', '.npy'):
+        preds,targs = learn.get_preds(save_preds=f'{tmp_path}/test.preds{end}', save_targs=tmp_path/f'test.targs{end}')
+        assert {o.name for o in tmp_path.iterdir()}=={f'test.{o}.{i}.npy' for o in ('preds','targs') for i in (0,1)}
+        for nm,o in (('preds', preds), ('targs', targs)):
+            for i in (0,1): assert np.array_equal(np.load(tmp_path/f'test.{nm}.{i}.npy'), o[i])
+    assert close(preds[0], logits(learn)) and torch.equal(targs[1], Y+1)
+
+def test_two_results_are_not_saved_in_one_file(tmp_path):
+    "Predictions would be overwritten with targets"
+    learn,trace = mk(),Trace()
+    learn.path = tmp_path
+    for a,b in (('s.npy','s.npy'), ('s.npy',Path('./s.npy')), ('s.npy',tmp_path/'s.npy')):
+        with pytest.raises(ValueError, match='Two results would be saved as `s.npy`: give `save_preds`'):
+            learn.get_preds(save_preds=a, save_targs=b, cbs=trace)
+    assert 'before_batch' not in trace.seen
+    with pytest.raises(ValueError, match='Two results would be saved as'):
+        GatherPredsCallback(save_preds='s.npy', save_targs='s.npy')
+    class Two(Net):
+        def forward(self, x): return self.lin(x),x
+    learn = mk(model=Two(), loss_func=lambda p,t: p[0].mean())
+    with pytest.raises(ValueError, match='Two results would be saved as `s.1.npy`'):
+        learn.get_preds(save_preds=tmp_path/'s.npy', save_targs=tmp_path/'s.1.npy')
+    assert os.listdir(tmp_path)==[]
+    preds,targs = learn.get_preds(save_preds=tmp_path/'s.npy', save_targs=tmp_path/'s.2.npy')
+    assert np.array_equal(np.load(tmp_path/'s.1.npy'), X) and np.array_equal(np.load(tmp_path/'s.2.npy'), Y)
+
 def test_a_file_may_have_a_name_to_which_nothing_can_be_added(tmp_path):
     file = tmp_path/('p'*240+'.npy')
     preds,_ = mk().get_preds(save_preds=file)

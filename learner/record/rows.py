@@ -209,7 +209,7 @@ class Rows:
         self.store.add(parts, bs and bs())
 
     def _part(self, k):
-        path = self.path and f'{Path(self.path).with_suffix("")}.{k}.npy'
+        path = self.path and f"{str(self.path).removesuffix('.npy')}.{k}.npy"
         return Rows(self.n, self.to, self.dim, path, f'{self.what}[{k!r}]', self.n_batches)
 
     def _add_rows(self, o):
@@ -226,6 +226,12 @@ class Rows:
             if self.n is not None: return _Filled(self.n, self.to, self.file, self.what)
             if self.n_batches: return _Filled(None, None, None, self.what, self.n_batches)
         return _Collected(self.dim, self.what, self.to)
+
+    @property
+    def files(self) -> list:
+        "Paths of the files that hold the rows, as far as the first batch tells: one, or one for each part"
+        if isinstance(self.store, _Parts): return [f for o in self.store.rows.values() for f in o.files]
+        return [self.file.path] if self.file else []
 
     def drop(self):
         "Delete a file that is not complete"

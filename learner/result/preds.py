@@ -11,7 +11,8 @@ result is all the memory it takes."""
 __all__ = ['per_sample', 'GatherPredsCallback', 'FetchPredsCallback']
 
 # %% ../../nbs/result/01_preds.ipynb #imports
-import warnings
+import os,warnings
+from collections import Counter
 from collections.abc import Iterator,Mapping
 from contextlib import contextmanager,nullcontext,suppress
 from copy import copy
@@ -143,6 +144,12 @@ def _check_file(name, path, concat_dim):
     if Path(path).is_dir(): raise ValueError(f"`{name}` is a `.npy` file, but `{path}` is a folder")
     if concat_dim is None: raise ValueError(f"`{name}` needs concatenated batches, but `concat_dim` is None")
 
+def _check_once(files):
+    "Refuse two results in one file, where one would overwrite the other"
+    n = Counter(os.path.realpath(o) for o in files)
+    if twice := [o for o in n if n[o]>1]: raise ValueError(f"Two results would be saved as "
+        f"`{Path(twice[0]).name}`: give `save_preds` and `save_targs` names of their own")
+
 # %% ../../nbs/result/01_preds.ipynb #Coverage
 class Coverage:
     "Which batches of a validation have predictions, and why the others have none"
@@ -188,9 +195,11 @@ class GatherPredsCallback(Callback):
         self._begin()
 
     def _begin(self, n_batches=None):
+        def place(file): return path_in(file, self.learn.path if self.learn else 'learn.path')
+        _check_once([place(o) for o in (self.save_preds, self.save_targs) if o])
         def rows(what, file=None):
-            place = path_in(file, self.learn.path) if file and self.learn else None
-            return Rows(self.n_rows, self.to, self.concat_dim, place, what, n_batches)
+            path = place(file) if file and self.learn else None
+            return Rows(self.n_rows, self.to, self.concat_dim, path, what, n_batches)
         self.rows = dict(inputs=rows('Inputs'), preds=rows('Predictions', self.save_preds),
             targets=rows('Targets', self.save_targs), decoded=rows('Decisions'), losses=rows('Losses'))
         self.coverage,self.complete = Coverage(),False
@@ -220,6 +229,7 @@ class GatherPredsCallback(Callback):
         pred = learn.pred if self.act is None else self.act(learn.pred)
         if self.with_preds or self.save_preds: self.rows['preds'].add(pred, bs)
         if (self.with_targs or self.save_targs) and learn.yb: self.rows['targets'].add(single(learn.yb), bs)
+        if self.coverage.kept==1: _check_once(self.rows['preds'].files+self.rows['targets'].files)
         if self.dec: self.rows['decoded'].add(self.dec(pred), bs)
 
     def _add_losses(self):
