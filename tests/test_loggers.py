@@ -929,6 +929,61 @@ def test_rows_that_another_run_appends_meanwhile_stay(tmp_path, make):
     a.fit(2, cbs=[make(append=True), Callback(before_epoch=other)])
     assert losses_in(make(), tmp_path)==list(b.recorder['valid_loss'])+list(a.recorder['valid_loss'])
 
+def after(epoch, f):
+    "Calls `f` when the row of `epoch` has been logged"
+    def other(cb):
+        if cb.epoch==epoch: f()
+    cb = Callback(after_epoch=other)
+    cb.order = 100
+    return cb
+
+@pytest.mark.parametrize('make', [CSVLogger, JSONLogger, lambda **kw: JSONLogger(batches=1, **kw)],
+    ids=['csv','json','batches'])
+@pytest.mark.parametrize('append', [False, True])
+@pytest.mark.parametrize('epoch', [0, 2])
+def test_two_runs_that_write_one_file_at_a_time_are_not_mixed(tmp_path, make, append, epoch, recwarn):
+    "Values would be under names of other metrics. The run that notices logs its whole curve to a file of its own"
+    a,b = a_run(tmp_path, lr=.01, metrics=mae),a_run(tmp_path, metrics=rmse())
+    log,theirs = make(append=append),make(append=append)
+    a.fit(3, cbs=[log, after(epoch, lambda: b.fit(2, cbs=theirs))])
+    said,file = [str(o.message) for o in recwarn],tmp_path/log.fname
+    if type(log) is CSVLogger and epoch==2: # there is nothing more to write
+        assert not said and [o.name for o in tmp_path.glob('*.csv')]==[file.name]
+        return
+    assert (len(said)==1 and f'`{file}` has been written by another run' in said[0]
+        and f'`{log.file.name}` beside it' in said[0])
+    assert log.file==tmp_path/f'{file.stem}.{a.lineage[-1].run}{file.suffix}' and theirs.file==file
+    def rows(o): return [{k:v for k,v in dict(row).items() if k!='step' and v is not missing} for row in o.read_log()]
+    assert rows(log)==dicts(a.recorder.rows)
+    assert rows(theirs)==dicts([*a.recorder.rows[:epoch+1]]*append+[*b.recorder.rows])
+    if type(log) is JSONLogger:
+        kinds = [json.loads(o)['kind'] for o in log.lines()]
+        assert kinds[0]=='params' and kinds[-1]=='end' and kinds.count('row')==3 and kinds.count('params')==1
+        if log.batches: assert list(log.read_log('batch')['loss'])==a.recorder.raw_losses
+
+def test_a_run_that_is_rewound_leaves_the_rows_of_the_one_that_had_its_file(tmp_path):
+    a,b = a_run(tmp_path, lr=.01),a_run(tmp_path)
+    log,others = CSVLogger(append=True),[]
+    def other():
+        if not others: others.extend(b.fit(2, cbs=CSVLogger(append=True)).recorder['valid_loss'])
+    with pytest.warns(UserWarning, match='has been written by another run'):
+        a.fit(5, cbs=[Rewind(every=3, keep=99), log, after(1, other)])
+    a.rewind(6).resume() # before the row of epoch 1
+    mine = list(a.recorder['valid_loss'])
+    assert log.file==tmp_path/'history.csv' and losses_in(log, tmp_path)==mine[:1]+others+mine[1:]
+
+@both_files
+@pytest.mark.parametrize('how', ['deleted','emptied','saved again'])
+def test_a_file_that_nobody_else_writes_to_is_continued(tmp_path, cls, how, recwarn):
+    log = cls()
+    file = tmp_path/log.fname
+    def change():
+        if how=='deleted': file.unlink()
+        else: file.write_bytes(b'' if how=='emptied' else file.read_bytes())
+    learn = a_run(tmp_path).fit(3, cbs=[log, after(0, change)])
+    assert log.file==file and not len(recwarn)
+    assert losses_in(log, tmp_path)==list(learn.recorder['valid_loss'])[how!='saved again':]
+
 class Bytes(FileLogger):
     "Lines that are no text"
     def lines(self): return self.file.read_bytes().split(b'\xff\n')[:-1]

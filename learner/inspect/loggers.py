@@ -12,7 +12,7 @@ loggers skip what this process has logged already."""
 __all__ = ['Logger', 'numbers', 'FileLogger', 'CSVLogger', 'JSONLogger']
 
 # %% ../../nbs/inspect/05_loggers.ipynb #imports
-import csv,errno,json
+import csv,errno,json,os
 from hashlib import sha256
 from io import StringIO
 from pathlib import Path
@@ -83,9 +83,7 @@ class Logger(LogMethods, Callback):
     def after_row(self):
         if self.batches: self.rec.raw_losses # waits for the losses before the row
         self._log_batches()
-        while self.n_rows<len(self.rec.rows):
-            self.n_rows += 1
-            self._log(self.rec.rows[self.n_rows-1], self.rec.iters[self.n_rows-1], 'row')
+        self._log_rows()
 
     def load_state_dict(self, state):
         if self.rec is not None: # a fit resumes. Without its state, a logger logs the whole curve
@@ -121,6 +119,11 @@ class Logger(LogMethods, Callback):
             if (i+1)%self.batches==0: self._log(row, i+1, 'batch')
             self.n_batches += 1
 
+    def _log_rows(self):
+        while self.n_rows<len(self.rec.rows):
+            self.n_rows += 1
+            self._log(self.rec.rows[self.n_rows-1], self.rec.iters[self.n_rows-1], 'row')
+
     def begin(self):
         "Start logging, if this fit has not"
         if self.rec is None: raise RuntimeError(f"`{type(self).__name__}` logs during a fit, and there is none now")
@@ -149,6 +152,7 @@ def numbers(
 # %% ../../nbs/inspect/05_loggers.ipynb #LogFile
 class LogFile:
     "A file of lines, to which lines are appended. Where they are no text, a subclass has `lines` and `encoded`"
+    left = None # size and last bytes of the file when this process wrote to it last
     def lines(self):
         "Lines of the file"
         return self.text().split('\n')[:-1]
@@ -174,16 +178,33 @@ class LogFile:
 
     def rewrite(self, lines): # As `lines()` returns them
         "Replace the file, as a whole, by one with `lines`"
-        with atomic_write(self.file) as f: f.write(self.encoded(lines, head=True))
+        data = self.encoded(lines, head=True)
+        with atomic_write(self.file) as f: f.write(data)
+        self._leave(len(data), data)
 
     def _write_line(self, line): # As in `lines()`
         "Append a line to the file"
         try:
             with patiently(open, self.file, 'ab') as f:
-                f.write(self.encoded([line], head=f.tell()==0)) # it may have been deleted
+                start = f.tell()
+                data = self.encoded([line], head=start==0) # it may have been deleted
+                f.write(data)
+            self._leave(start+len(data), data)
         except OSError as e: # some file systems cannot append
             if e.errno not in (errno.EINVAL,errno.ENOTSUP,errno.EOPNOTSUPP): raise
             self.rewrite([*(self.lines() if self.file.exists() else []), line])
+
+    def _leave(self, size, data): self.left = size,data[-200:]
+    def is_as_left(self) -> bool:
+        "Whether only this process has written to the file, which may have been deleted or emptied"
+        if self.left is None or not self.file.exists(): return True
+        size,end = self.left
+        try:
+            with open(self.file, 'rb') as f:
+                now = f.seek(0, os.SEEK_END)
+                f.seek(max(0, now-len(end)))
+                return now==0 or (now==size and f.read()==end)
+        except OSError: return True # it cannot be read, which is no reason to end a fit
 
 # %% ../../nbs/inspect/05_loggers.ipynb #FileLogger
 class FileLogger(LogFile, Logger):
@@ -192,6 +213,7 @@ class FileLogger(LogFile, Logger):
     _stateattrs = *Logger._stateattrs,'n_lines','last_line'
     rewinds,n_lines,last_line = True,0,None
     _end_here = None # number of lines when this process wrote the last one: others may have come since
+    _moved = False # whether another run has written to the file, so that this one has a file of its own
     def __init__(self,
         fname, # A name in `learn.path`, or an absolute path
         append:bool=False, # Keep what earlier fits have written
@@ -204,6 +226,7 @@ class FileLogger(LogFile, Logger):
     def before_fit(self):
         super().before_fit()
         self.file,self.n_lines,self.last_line,self._resumes = self.place,0,None,False
+        self.left,self._moved = None,False
         if self.file.is_dir():
             raise IsADirectoryError(f"`{type(self).__name__}` writes a file, but `{self.file}` is a folder")
         check_folder(self.file.parent)
@@ -244,11 +267,32 @@ class FileLogger(LogFile, Logger):
             f"is logged again, {'at its end' if self.append else 'in its place'}")
         return False
 
+    def after_row(self):
+        self._keep_apart()
+        super().after_row()
+    def _log_batches(self):
+        moved = self.batches and self._keep_apart()
+        super()._log_batches()
+        if moved: self._log_rows()
+
+    def _keep_apart(self):
+        "Begin a file that no other run writes to, if one has written to this one; whether that is so"
+        if not self._running or self._moved or self.is_as_left(): return False
+        old,run = self.file,self.learn.lineage[-1].run
+        self.file,self._moved = old.with_name(f'{old.stem}.{run}{old.suffix}'),True
+        warn(f"`{old}` has been written by another run, or changed, since this one wrote to it: the whole curve of "
+            f"this run is logged to `{self.file.name}` beside it. Give runs at the same time a file each")
+        self.file.unlink(missing_ok=True) # of this run, before it was resumed
+        self.n_rows = self.n_batches = self.n_lines = 0
+        self.last_line,self._resumes,self.logged,self._running = None,False,False,False
+        self.begin()
+        return True
+
     def append_line(self, line): # As in `lines()`
         "Append a line to the file, and count it"
         self._write_line(line)
         self.n_lines,self.last_line = self.n_lines+1,self._mark(line)
-        self._end_here = self.n_lines
+        if not self._moved: self._end_here = self.n_lines
 
     def _mark(self, line):
         "A short text that tells a line from others; that of a table may get more columns"
@@ -340,7 +384,9 @@ class JSONLogger(FileLogger):
 
     def log_params(self, config): self.add('params', config=config)
     def log(self, row, step, kind): self.add(kind, step=step, row=plain_row(row))
-    def finish(self): self.add('end', error=self.error, stop_reason=self.learn.stop_reason)
+    def finish(self):
+        if self._keep_apart(): self._log_rows()
+        self.add('end', error=self.error, stop_reason=self.learn.stop_reason)
 
     def read_log(self,
         kind:str='row', # `row`: results, or `batch`: losses of batches
