@@ -12,6 +12,7 @@ from learner.record.history import missing
 from learner.record.loss_stream import LossStream
 
 nan = float('nan')
+both_files = pytest.mark.parametrize('cls', [CSVLogger, JSONLogger])
 def fitted(tmp_path, cbs, n_epoch=3, **kwargs):
     return synth_learner(path=tmp_path, metrics=mae, **kwargs).fit(n_epoch, cbs=cbs)
 def dicts(rows): return [dict(o) for o in rows]
@@ -599,6 +600,27 @@ def test_the_permission_is_that_of_the_user_as_whom_the_process_acts():
             with pytest.raises(PermissionError, match='no permission to write in'): check_folder(Path(folder)/'run')
         finally: os.seteuid(0)
 
+@both_files
+@pytest.mark.parametrize('append', [False, True])
+@pytest.mark.skipif(not hasattr(os, 'seteuid'), reason='needs users')
+def test_a_file_that_is_write_protected_is_refused_before_the_first_batch(cls, append):
+    "It was replaced with the first row, whose line could then not be appended"
+    from tempfile import TemporaryDirectory
+    with TemporaryDirectory(dir='/tmp') as folder:
+        learn = synth_learner(path=folder, cbs=(trace := Trace('before_train'))).fit(2, cbs=(log := cls()))
+        data = log.file.read_bytes()
+        log.file.chmod(0o444)
+        os.chmod(folder, 0o777)
+        trace.seen.clear()
+        root = os.geteuid()==0 # who may write everywhere
+        if root: os.seteuid(65534)
+        try:
+            with pytest.raises(PermissionError, match=f'Cannot write to `.*/{log.fname}`: it is write-protected'):
+                learn.fit(1, cbs=cls(append=append))
+        finally:
+            if root: os.seteuid(0)
+        assert not trace.seen and log.file.read_bytes()==data
+
 def test_a_board_says_where_its_files_are(tmp_path):
     logger = TensorBoardLogger('tb')
     assert logger.folder is None
@@ -730,7 +752,6 @@ def test_wandb_changes_nothing(tmp_path, wandb_offline):
     assert all(torch.equal(u, v) for u,v in zip(a, b, strict=True)) and x==y
 
 # Names of files
-both_files = pytest.mark.parametrize('cls', [CSVLogger, JSONLogger])
 @both_files
 @pytest.mark.parametrize('fname,exc,match',
     [('../up.log', ValueError,

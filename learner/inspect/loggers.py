@@ -24,7 +24,7 @@ from ..loop.way_back import is_fork_of
 from ..record.history import History,Row,missing
 from ..record.recorder import Recorder,find_recorder
 from ..record.run_config import as_list,plain,plain_row,read_row
-from ..record.files import atomic_write,check_folder,path_in,patiently
+from ..record.files import atomic_write,check_file,path_in,patiently
 
 # %% ../../nbs/inspect/05_loggers.ipynb #LogMethods
 class LogMethods:
@@ -229,7 +229,7 @@ class FileLogger(LogFile, Logger):
         self.left,self._moved = None,False
         if self.file.is_dir():
             raise IsADirectoryError(f"`{type(self).__name__}` writes a file, but `{self.file}` is a folder")
-        check_folder(self.file.parent)
+        check_file(self.file)
         if self.append and self.file.exists():
             self.read_log() # a damaged file is noticed before training
             self.n_lines = len(self.lines())

@@ -108,9 +108,20 @@ def check_folder(
     options = folder,*folder.parents
     there = next((o for o in options if o.exists()), options[-1]) # a drive may be missing
     if not there.is_dir(): raise NotADirectoryError(f"Cannot write to `{folder}`: `{there}` is not a folder")
-    effective = os.access in os.supports_effective_ids # the ids that count; they differ after `seteuid`
-    if not os.access(there, os.W_OK|os.X_OK, effective_ids=effective): raise PermissionError(
+    if not _may(there, os.W_OK|os.X_OK): raise PermissionError(
         f"Cannot write to `{folder}`: you have no permission to write in `{there}`")
+
+def _may(path, mode):
+    effective = os.access in os.supports_effective_ids # the ids that count; they differ after `seteuid`
+    return os.access(path, mode, effective_ids=effective)
+
+def check_file(
+    file, # A path
+):
+    "Refuse a file that is write-protected, or cannot be made"
+    check_folder(file.parent)
+    if file.exists() and not _may(file, os.W_OK): raise PermissionError(
+        f"Cannot write to `{file}`: it is write-protected. Give another name, or permission to write")
 
 # %% ../../nbs/record/07_files.ipynb #file_path
 _suffixes = '.pth','.pt','.safetensors'
