@@ -1378,6 +1378,23 @@ def test_atomic_write_alone(tmp_path):
             with atomic_write(tmp_path/'deep'/'a') as f: f.write(b'3'); raise e
     assert (tmp_path/'deep'/'a').read_bytes()==b'1' and listing(tmp_path)==['deep/a','deep/b']
 
+@pytest.mark.skipif(not hasattr(os, 'mkfifo'), reason='needs pipes')
+def test_a_pipe_is_written_into_and_not_replaced(tmp_path):
+    os.mkfifo(pipe := tmp_path/'pipe')
+    got = []
+    reader = threading.Thread(target=lambda: got.append(pipe.read_bytes()), daemon=True)
+    reader.start()
+    with atomic_write(pipe) as f: f.write(b'all of it')
+    reader.join(10)
+    assert got==[b'all of it'] and pipe.is_fifo() and listing(tmp_path)==[]
+
+def test_a_device_is_written_into_and_not_replaced(tmp_path):
+    null = tmp_path/'null'
+    try: os.mknod(null, 0o666|stat.S_IFCHR, os.makedev(1, 3)); null.write_bytes(b'')
+    except (AttributeError,OSError): pytest.skip('only root makes devices, on some file systems')
+    with atomic_write(null) as f: f.write(b'1')
+    assert null.is_char_device() and [o.name for o in tmp_path.iterdir()]==['null']
+
 def test_the_file_is_as_readable_as_others(tmp_path):
     old = os.umask(0o027)
     try: file = of(1., tmp_path).save('a')

@@ -1,5 +1,5 @@
 "Files and boards that a fit writes: what is in them is compared with the recorder, also after a resume"
-import errno,json,math,os,random,shutil,sys
+import errno,json,math,os,random,shutil,stat,sys
 from pathlib import Path,PureWindowsPath
 import numpy as np, pytest, torch
 from torch import nn
@@ -784,6 +784,40 @@ def test_a_link_stays_a_link_and_a_file_keeps_its_mode(cls, tmp_path):
     assert ((tmp_path/'log').is_symlink() and (tmp_path/'real.log').stat().st_mode&0o777==0o600
         and len(log.read_log())==2)
     assert {o.name for o in tmp_path.iterdir()}=={'real.log','log'}
+
+@both_files
+@pytest.mark.parametrize('append', [False, True])
+@pytest.mark.skipif(not hasattr(os, 'mkfifo'), reason='needs pipes')
+def test_a_pipe_gets_the_lines_and_is_not_replaced(cls, append, tmp_path, recwarn):
+    os.mkfifo(pipe := tmp_path/'pipe')
+    keep = os.open(pipe, os.O_RDWR|os.O_NONBLOCK) # a reader that stays, whose pipe has room for all
+    def note(self):
+        if self.epoch==1: self.recorder.add(note='new')
+    try:
+        rec = synth_learner(path=tmp_path).fit(2, cbs=[cls('pipe', append), Callback(after_train=note)]).recorder
+        lines = os.read(keep, 10**6).decode().splitlines()
+    finally: os.close(keep)
+    assert pipe.is_fifo() and not len(recwarn) and [o.name for o in tmp_path.iterdir()]==['pipe']
+    if cls is JSONLogger: assert [json.loads(o)['kind'] for o in lines]==['params','row','row','end']
+    else: # a new column needs a new line of names
+        names = ['epoch','train_loss','valid_loss','time','note']
+        assert lines[0].split(',')==names[:4] and lines[2].split(',')==names and len(lines)==4
+        assert lines[1].split(',')==[*map(repr, rec.rows[0])] and lines[3].endswith(',new')
+
+def test_a_csv_that_is_deleted_before_a_new_column_has_all_names(tmp_path):
+    def note(self):
+        if self.epoch==1: (tmp_path/'history.csv').unlink(); self.recorder.add(note='new')
+    learn = synth_learner(path=tmp_path).fit(2, cbs=[log := CSVLogger(), Callback(after_train=note)])
+    assert log.read_log()==learn.recorder.rows[1:]
+
+@both_files
+def test_a_device_is_not_replaced(cls, tmp_path):
+    null = tmp_path/'null'
+    try: os.mknod(null, 0o666|stat.S_IFCHR, os.makedev(1, 3)); null.write_bytes(b'')
+    except (AttributeError,OSError): pytest.skip('only root makes devices, on some file systems')
+    learn = synth_learner(path=tmp_path).fit(2, cbs=[cls('null'), stops_after(15)])
+    learn.resume()
+    assert null.is_char_device() and [o.name for o in tmp_path.iterdir()]==['null']
 
 @pytest.mark.parametrize('make', [JSONLogger, TensorBoardLogger, WandbLogger])
 def test_how_often_batches_are_logged_is_checked(make):

@@ -172,6 +172,10 @@ class LogFile:
         try: return data[:data.rfind(b'\n')+1].decode('utf-8')
         except UnicodeDecodeError as e: raise self.damaged(f"byte {e.start} is no text") from e
 
+    def lines_there(self):
+        "Lines of the file; none if it has been deleted, or is a device or a pipe"
+        return self.lines() if self.file.is_file() else []
+
     def damaged(self, why): # What is wrong with the file
         "An error about a file that cannot be read"
         return ValueError(f"`{self.file}` is damaged, or was not written by `{type(self).__name__}`: {why}")
@@ -186,18 +190,18 @@ class LogFile:
         "Append a line to the file"
         try:
             with patiently(open, self.file, 'ab') as f:
-                start = f.tell()
+                start = f.tell() if f.seekable() else None # of a pipe
                 data = self.encoded([line], head=start==0) # it may have been deleted
                 f.write(data)
-            self._leave(start+len(data), data)
+            self._leave((start or 0)+len(data), data)
         except OSError as e: # some file systems cannot append
             if e.errno not in (errno.EINVAL,errno.ENOTSUP,errno.EOPNOTSUPP): raise
-            self.rewrite([*(self.lines() if self.file.exists() else []), line])
+            self.rewrite([*self.lines_there(), line])
 
     def _leave(self, size, data): self.left = size,data[-200:]
     def is_as_left(self) -> bool:
         "Whether only this process has written to the file, which may have been deleted or emptied"
-        if self.left is None or not self.file.exists(): return True
+        if self.left is None or not self.file.is_file(): return True
         size,end = self.left
         try:
             with open(self.file, 'rb') as f:
@@ -230,13 +234,13 @@ class FileLogger(LogFile, Logger):
         if self.file.is_dir():
             raise IsADirectoryError(f"`{type(self).__name__}` writes a file, but `{self.file}` is a folder")
         check_file(self.file)
-        if self.append and self.file.exists():
+        if self.append and self.file.is_file():
             self.read_log() # a damaged file is noticed before training
             self.n_lines = len(self.lines())
 
     def start(self, resumed):
         if not resumed and not self.append: self.offset = 0
-        lines = self.lines() if (resumed or self.append) and self.file.exists() else []
+        lines = self.lines_there() if resumed or self.append else []
         if self._resumes: del lines[self.n_lines:self._end_of_run(lines)] # what this run has logged after the point
         self.n_lines = len(lines)
         self.rewrite(lines)
@@ -260,7 +264,7 @@ class FileLogger(LogFile, Logger):
     def is_there(self, state):
         n = state['n_lines']
         if state['last_line'] is None: return True
-        if not self.file.exists(): return False
+        if not self.file.is_file(): return False
         lines = self.lines()
         if len(lines)>=n and self._mark(lines[n-1])==state['last_line']: return True
         warn(f"`{self.file}` does not have the lines of this run any more: another one has written it. The whole curve "
@@ -345,9 +349,9 @@ class CSVLogger(FileLogger):
         super().start(resumed)
 
     def log(self, row, step, kind):
-        if new := [k for k in row.names if k not in self.names]:
-            lines = self.lines() # sets `names` too
-            self.names += new
+        if any(k not in self.names for k in row.names):
+            names,lines = self.names,self.lines_there() # which sets `names` too
+            self.names = list(dict.fromkeys([*names, *row.names]))
             self.rewrite(lines)
         self.append_line({k:'' if v is missing else as_list(v, 1000) for k,v in dict(row).items()})
 
