@@ -150,6 +150,13 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
                       '\n'
                       '- `lines`: As `lines()` returns them\n'
                       '- `head`: Whether the file begins with them',
+ 'CSVLogger.is_whole': 'Whether a last line that has no end is whole: an editor may have left out the end. Unknown '
+                       'in general\n'
+                       '\n'
+                       'Parameters:\n'
+                       '\n'
+                       '- `text`: The lines before\n'
+                       '- `line`: The last one',
  'CSVLogger.log': 'Log a row\n'
                   '\n'
                   'Parameters:\n'
@@ -443,6 +450,7 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
                         'Parameters:\n'
                         '\n'
                         '- `state`: Of this logger, where the run resumes',
+ 'FileLogger.is_whole': 'Parameters:\n\n- `text`: The lines before\n- `line`: The last one',
  'FileLogger.load_state_dict': 'Restore attributes; modules, optimizers and parameters keep their identity\n'
                                '\n'
                                'Parameters:\n'
@@ -624,6 +632,13 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
                           '\n'
                           '- `line`: As in `lines()`\n'
                           '- `before`: The line above it',
+ 'JSONLogger.is_whole': 'Whether a last line that has no end is whole: an editor may have left out the end. Unknown '
+                        'in general\n'
+                        '\n'
+                        'Parameters:\n'
+                        '\n'
+                        '- `text`: The lines before\n'
+                        '- `line`: The last one',
  'JSONLogger.log': 'Log a row\n'
                    '\n'
                    'Parameters:\n'

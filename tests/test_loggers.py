@@ -877,6 +877,34 @@ def test_rows_that_a_crash_has_cut_off_are_dropped():
             file.write_text(whole+end)
             assert len(CSVLogger(file).read_log())==2, end
 
+@both_files
+def test_a_whole_last_row_stays_where_an_editor_has_cut_off_its_end(cls, tmp_path):
+    def note(self): self.recorder.add(note='a "quoted", word\nand a line')
+    for n in (2, 1): # a row, and the last line of a fit
+        rec = synth_learner(path=tmp_path).fit(n, cbs=[log := cls(), Callback(after_train=note)]).recorder
+        text = log.file.read_text().rstrip('\n')
+        log.file.write_text(text)
+        assert len(log.read_log())==n
+        more = synth_learner(path=tmp_path).fit(1, cbs=(log := cls(append=True))).recorder
+        assert list(log.read_log()['valid_loss'])==[*rec['valid_loss'], *more['valid_loss']]
+        assert log.file.read_text().startswith(text+'\n')
+
+@pytest.mark.parametrize('end', ['2,0.5', '2,"a', '2,0.5,"a""', '2,0.5,"a\nb'])
+def test_a_row_with_too_few_cells_at_the_end_is_cut_off(end, tmp_path):
+    file = tmp_path/'history.csv'
+    file.write_text('epoch,train_loss,note\n1,0.5,a\n'+end)
+    assert dicts(CSVLogger(file).read_log())==[dict(epoch=1, train_loss=.5, note='a')]
+
+@both_files
+def test_a_file_that_is_marked_as_utf_8_is_read_as_such(cls, tmp_path):
+    "As Excel does. The mark is no part of the first name"
+    synth_learner(path=tmp_path).fit(2, cbs=(log := cls()))
+    names = log.read_log().names
+    log.file.write_text(log.file.read_text(), encoding='utf-8-sig')
+    assert log.read_log().names==names
+    synth_learner(path=tmp_path).fit(1, cbs=(log := cls(append=True)))
+    assert log.read_log().names==names and list(log.read_log()['epoch'])==[0, 1, 0]
+
 def test_what_a_logger_writes_with_is_not_searched():
     "A writer, or a run of a service, holds thousands of objects, which change with each row"
     looked = []

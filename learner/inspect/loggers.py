@@ -13,6 +13,7 @@ __all__ = ['Logger', 'numbers', 'FileLogger', 'CSVLogger', 'JSONLogger']
 
 # %% ../../nbs/inspect/05_loggers.ipynb #imports
 import csv,errno,json,os
+from contextlib import suppress
 from hashlib import sha256
 from io import StringIO
 from pathlib import Path
@@ -169,8 +170,19 @@ class LogFile:
     def text(self):
         "Text of the file, without a last line that a crash has cut off"
         data = self.file.read_bytes()
-        try: return data[:data.rfind(b'\n')+1].decode('utf-8')
+        end = data.rfind(b'\n')+1
+        try: text = data[:end].decode('utf-8-sig')
         except UnicodeDecodeError as e: raise self.damaged(f"byte {e.start} is no text") from e
+        with suppress(UnicodeDecodeError): # which is cut off in a character
+            if end<len(data) and self.is_whole(text, last := data[end:].decode('utf-8')): text += f'{last}\n'
+        return text
+
+    def is_whole(self,
+        text, # The lines before
+        line, # The last one
+    ) -> bool:
+        "Whether a last line that has no end is whole: an editor may have left out the end. Unknown in general"
+        return False
 
     def lines_there(self):
         "Lines of the file; none if it has been deleted, or is a device or a pipe"
@@ -332,6 +344,13 @@ class CSVLogger(FileLogger):
         if whole: raise self.damaged(f"a quote is not closed in `{cut[0].strip()}`")
         return res
 
+    def is_whole(self, text, line):
+        if (text+line).count('"')%2: return False
+        with suppress(csv.Error):
+            rows = [o for o in csv.reader(StringIO(text+line, newline='')) if o]
+            return len(rows)>1 and len(rows[-1])==len(rows[0])
+        return False
+
     def begins_run(self, line, before):
         was,now = [_value(o.get('epoch') or '') for o in (before, line)]
         if not (is_number(was) and is_number(now)): return False
@@ -383,6 +402,9 @@ class JSONLogger(FileLogger):
         super().__init__(fname, append)
         self.batches = batches
 
+    def is_whole(self, text, line):
+        try: return _is_logged(json.loads(line))
+        except ValueError: return False
     def begins_run(self, line, before): return line.startswith('{"kind": "params"')
     def add(self, kind, **vals): self.append_line(json.dumps(dict(kind=kind, **plain(vals))))
 
