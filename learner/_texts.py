@@ -1790,7 +1790,6 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
              '- `reorder`: True: dataset order; False: the order in which the loader draws',
  'inexact_parts': 'Parameters:\n\n- `loss_func`: Any loss',
  'innermost': 'Parameters:\n\n- `f`: A function, or a `partial` of one',
- 'is_device': 'Parameters:\n\n- `path`: A path',
  'is_summed': 'Parameters:\n\n- `learn`: The learner with its loss function',
  'items_by': 'Parameters:\n\n- `loss_func`: Any loss, with the settings that it has now',
  'items_of': 'Parameters:\n\n- `loss_func`: Any loss\n- `targs`: What it takes beside predictions',

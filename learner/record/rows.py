@@ -229,7 +229,7 @@ class Rows:
 
     @property
     def files(self) -> list:
-        "Paths of the files that hold the rows, as far as the first batch tells: one, or one for each part"
+        "Paths of the files for the rows: one, or one for each part once there is a batch"
         if isinstance(self.store, _Parts): return [f for o in self.store.rows.values() for f in o.files]
         return [self.file.path] if self.file else []
 

@@ -229,7 +229,6 @@ class GatherPredsCallback(Callback):
         pred = learn.pred if self.act is None else self.act(learn.pred)
         if self.with_preds or self.save_preds: self.rows['preds'].add(pred, bs)
         if (self.with_targs or self.save_targs) and learn.yb: self.rows['targets'].add(single(learn.yb), bs)
-        if self.coverage.kept==1: _check_once(self.rows['preds'].files+self.rows['targets'].files)
         if self.dec: self.rows['decoded'].add(self.dec(pred), bs)
 
     def _add_losses(self):
@@ -252,6 +251,7 @@ class GatherPredsCallback(Callback):
     def after_validate(self):
         if self.depth>1: return
         self.complete = self.coverage.check(self.learn)
+        _check_once(self.rows['preds'].files+self.rows['targets'].files) # of parts, whose names are known by now
         for k,r in self.rows.items(): vars(self)[k] = r.value
         if not self.with_preds: self.preds = None # they are in `save_preds`, if anywhere
         if not self.with_targs: self.targets = None
