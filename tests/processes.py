@@ -79,7 +79,9 @@ def server():
             fd = listener.fileno()
             with open(said_by(path), 'w') as err: p = subprocess.Popen([sys.executable, __file__, str(fd)],
                 stdin=subprocess.PIPE, stderr=err, env=env | other_hashes, pass_fds=[fd], start_new_session=True)
+        pid = os.getpid()
         def stop():
+            if os.getpid()!=pid: return # a fork of this process ends
             p.communicate()
             shutil.rmtree(Path(path).parent)
         atexit.register(stop)
