@@ -883,7 +883,6 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
                    '- `dl`: Loader to take a batch from, or its position or name in `dls`; default: that of '
                    'training\n'
                    '- `cbs`: More callbacks, as you would give them to `fit`',
- 'Learner.new_opt': 'Parameters:\n\n- `anew`: Whether to make one',
  'Learner.operations': 'Parameters:\n'
                        '\n'
                        '- `n_iter`: Number of the training batch, counted from 0\n'

@@ -81,27 +81,6 @@ class OptimizerMixin(FreezeMixin, InferenceMixin):
             if len(v)==n_groups(self.opt): self.set_hyper(k, v)
             elif len({*v})==1: self.set_hyper(k, v[0])
 
-    @contextmanager
-    def new_opt(self,
-        anew, # Whether to make one
-    ):
-        """Make a new optimizer, if it is asked for. The old one comes back where the call is refused before a fit has
-        begun, or a file was loaded"""
-        if not anew: yield; return
-        names = 'opt','lr','lr_of_opt','made_with','opt_made','rates_left'
-        was,saved = (self.route.fit_start, self.route.lineage),{k:getattr(self, k) for k in names}
-        n,states = getattr(self.opt, 'n', None),[] # of one that was given as it is, and may be cleared
-        if self.opt is not None: states = [(o, dict(o.state)) for o in parts_of(self.opt)]
-        try:
-            self.create_opt()
-            yield
-        except BaseException:
-            if self.route.fit_start is was[0] and self.route.lineage is was[1]:
-                for o,state in states: o.state.update(state)
-                for k,v in saved.items(): setattr(self, k, v)
-                if isinstance(self.opt, OptimList): self.opt.n = n
-            raise
-
     def check_opt(self):
         "See that the optimizer trains this model, and not one that it was before"
         known = {*map(id, params_of(self.opt))}
@@ -142,6 +121,28 @@ class OptimizerMixin(FreezeMixin, InferenceMixin):
             setattr(self, name, v) # with which a fit begins
             self.rates_left = {**self.rates_left, name: get_hyper(self.opt, name)}
         if self.route.stopped: self.route.stopped.changed.add(name)
+
+# %% ../../nbs/loop/07_fitting.ipynb #new_opt
+@contextmanager
+def new_opt(learn,
+    anew, # Whether to make one
+):
+    """Make a new optimizer, if it is asked for. The old one comes back where the call is refused before a fit has
+    begun, or a file was loaded"""
+    if not anew: yield; return
+    names = 'opt','lr','lr_of_opt','made_with','opt_made','rates_left'
+    route,saved = learn.route,{k:getattr(learn, k) for k in names}
+    began,lineage,old = route.fit_start,route.lineage,[] if learn.opt is None else parts_of(learn.opt)
+    states,n = [dict(o.state) for o in old],getattr(learn.opt, 'n', None) # one that was given as it is, is cleared
+    try:
+        learn.create_opt()
+        yield
+    except BaseException:
+        if route.fit_start is began and route.lineage is lineage:
+            for o,state in zip(old, states): o.state.update(state)
+            for k,v in saved.items(): setattr(learn, k, v)
+            if isinstance(learn.opt, OptimList): learn.opt.n = n
+        raise
 
 # %% ../../nbs/loop/07_fitting.ipynb #PiecesCheck
 class PiecesCheck(Callback):
@@ -420,7 +421,7 @@ class FitMixin(StopMixin):
             with self.added_cbs(cbs):
                 stopped = self.find_state(resume) if resume else None # of `Checkpoint`'s chapter
                 cbs = [o for o in self.cbs if o not in before]
-                with self.new_opt(reset_opt and stopped is None):
+                with new_opt(self, reset_opt and stopped is None):
                     run_fit(self, bounds, cbs, held, stopped, lr, wd, by_fit=True)
         return self
 

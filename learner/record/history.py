@@ -119,6 +119,7 @@ def number_in(v):
     if not isinstance(v, (torch.Tensor,np.ndarray,np.generic)): return v if isinstance(v, (int,float)) else None
     if (v.numel() if isinstance(v, torch.Tensor) else v.size)!=1: return
     n = v.item()
+    if type(n) is float: return n
     if not isinstance(n, Real) or isinstance(v.dtype, np.dtype) and v.dtype.kind in 'mM': return # dates may be ints
     return n if isinstance(n, int) and n!=float(n) else float(n)
 

@@ -54,6 +54,7 @@ class Columns:
 # %% ../../nbs/record/04_table.ipynb #Table
 def as_number(v):
     "`v` as a Python number if it holds one; another tensor or array is copied, because the caller may change it"
+    if type(v) in (int,float): return v # as most are
     if (n := number_in(v)) is not None: return n
     if isinstance(v, torch.Tensor): return v.detach().to('cpu', copy=True)
     if isinstance(v, (np.ndarray,np.generic)): return v.item() if v.size==1 and isinstance(v.item(), str) else v.copy()

@@ -14,7 +14,7 @@ from fastcore.foundation import L
 from fastcore.meta import delegates
 from ..core.checks import brief,checked,is_sequence
 from ..core.tracebacks import warn
-from ..loop.fitting import check_rates
+from ..loop.fitting import check_rates,new_opt
 from ..loop.learner import Learner
 from ..model.groups import check_hyper
 from ..model.hypers import first_groups,get_hyper,hypers,values_for
@@ -25,7 +25,7 @@ from .schedulers import FreezeSchedule,ParamScheduler
 # %% ../../nbs/schedule/03_fits.ipynb #fit_one_cycle
 def _fit(learn, argument, lr, make, n_epoch, wd, cbs, reset_opt=False, **kwargs):
     "Fit with the callbacks that `make()` returns, when the optimizer is there whose groups and rates they are made for"
-    with learn.new_opt(learn.opt is None or (reset_opt and learn.mode is None)):
+    with new_opt(learn, learn.opt is None or (reset_opt and learn.mode is None)):
         if lr is None and learn.mode is None and not kwargs.get('resume'): check_rates(learn, {'lr'}, argument)
         return learn.fit(n_epoch, wd=wd, cbs=[*make(), *L(cbs)], **kwargs)
 
