@@ -2265,8 +2265,6 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                            'learner/inspect/loggers.py'),
                                          'learner.inspect.loggers.CSVLogger.encoded': ( 'inspect/loggers.html#csvlogger.encoded',
                                                                                         'learner/inspect/loggers.py'),
-                                         'learner.inspect.loggers.CSVLogger.is_whole': ( 'inspect/loggers.html#csvlogger.is_whole',
-                                                                                         'learner/inspect/loggers.py'),
                                          'learner.inspect.loggers.CSVLogger.lines': ( 'inspect/loggers.html#csvlogger.lines',
                                                                                       'learner/inspect/loggers.py'),
                                          'learner.inspect.loggers.CSVLogger.log': ( 'inspect/loggers.html#csvlogger.log',

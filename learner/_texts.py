@@ -150,13 +150,6 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
                       '\n'
                       '- `lines`: As `lines()` returns them\n'
                       '- `head`: Whether the file begins with them',
- 'CSVLogger.is_whole': 'Whether a last line that has no end is whole: an editor may have left out the end. Unknown '
-                       'in general\n'
-                       '\n'
-                       'Parameters:\n'
-                       '\n'
-                       '- `text`: The lines before\n'
-                       '- `line`: The last one',
  'CSVLogger.log': 'Log a row\n'
                   '\n'
                   'Parameters:\n'
@@ -450,7 +443,7 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
                         'Parameters:\n'
                         '\n'
                         '- `state`: Of this logger, where the run resumes',
- 'FileLogger.is_whole': 'Parameters:\n\n- `text`: The lines before\n- `line`: The last one',
+ 'FileLogger.is_whole': 'Parameters:\n\n- `line`: The last one',
  'FileLogger.load_state_dict': 'Restore attributes; modules, optimizers and parameters keep their identity\n'
                                '\n'
                                'Parameters:\n'
@@ -637,7 +630,6 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
                         '\n'
                         'Parameters:\n'
                         '\n'
-                        '- `text`: The lines before\n'
                         '- `line`: The last one',
  'JSONLogger.log': 'Log a row\n'
                    '\n'

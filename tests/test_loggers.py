@@ -877,23 +877,32 @@ def test_rows_that_a_crash_has_cut_off_are_dropped():
             file.write_text(whole+end)
             assert len(CSVLogger(file).read_log())==2, end
 
-@both_files
-def test_a_whole_last_row_stays_where_an_editor_has_cut_off_its_end(cls, tmp_path):
+def test_a_whole_last_line_of_json_stays_where_an_editor_has_cut_off_its_end(tmp_path):
     def note(self): self.recorder.add(note='a "quoted", word\nand a line')
     for n in (2, 1): # a row, and the last line of a fit
-        rec = synth_learner(path=tmp_path).fit(n, cbs=[log := cls(), Callback(after_train=note)]).recorder
+        rec = synth_learner(path=tmp_path).fit(n, cbs=[log := JSONLogger(), Callback(after_train=note)]).recorder
         text = log.file.read_text().rstrip('\n')
         log.file.write_text(text)
         assert len(log.read_log())==n
-        more = synth_learner(path=tmp_path).fit(1, cbs=(log := cls(append=True))).recorder
+        more = synth_learner(path=tmp_path).fit(1, cbs=(log := JSONLogger(append=True))).recorder
         assert list(log.read_log()['valid_loss'])==[*rec['valid_loss'], *more['valid_loss']]
         assert log.file.read_text().startswith(text+'\n')
 
-@pytest.mark.parametrize('end', ['2,0.5', '2,"a', '2,0.5,"a""', '2,0.5,"a\nb'])
-def test_a_row_with_too_few_cells_at_the_end_is_cut_off(end, tmp_path):
+@pytest.mark.parametrize('end', ['2,0.5', '2,"a', '2,0.5,"a""', '2,0.5,"a\nb', '2,0.5,2.5'])
+def test_a_row_of_csv_without_an_end_is_cut_off(end, tmp_path):
+    "Its last number may be too short"
     file = tmp_path/'history.csv'
     file.write_text('epoch,train_loss,note\n1,0.5,a\n'+end)
     assert dicts(CSVLogger(file).read_log())==[dict(epoch=1, train_loss=.5, note='a')]
+
+def test_notes_between_lines_of_json_stay_there(tmp_path, recwarn):
+    def note(cb):
+        with open(tmp_path/'history.jsonl', 'a') as f: f.write('{"kind": "note"}\n')
+    noting = Callback(after_epoch=note)
+    noting.order = 100
+    synth_learner(path=tmp_path).fit(3, cbs=[log := JSONLogger(), noting])
+    kinds = [json.loads(o)['kind'] for o in log.lines()]
+    assert not recwarn and log.file==tmp_path/'history.jsonl' and kinds==['params', *['row','note']*3, 'end']
 
 @both_files
 def test_a_file_that_is_marked_as_utf_8_is_read_as_such(cls, tmp_path):
@@ -1030,13 +1039,17 @@ def test_two_runs_that_write_one_file_at_a_time_are_not_mixed(tmp_path, make, ap
     log,theirs = make(append=append),make(append=append)
     a.fit(3, cbs=[log, after(epoch, lambda: b.fit(2, cbs=theirs))])
     said,file = [str(o.message) for o in recwarn],tmp_path/log.fname
+    def rows(o): return [{k:v for k,v in dict(row).items() if k!='step' and v is not missing} for row in o.read_log()]
+    if type(log) is JSONLogger and append: # each line says what it is
+        mine,others = dicts(a.recorder.rows),dicts(b.recorder.rows)
+        assert not said and log.file==file and rows(log)==[*mine[:epoch+1], *others, *mine[epoch+1:]]
+        return
     if type(log) is CSVLogger and epoch==2: # there is nothing more to write
         assert not said and [o.name for o in tmp_path.glob('*.csv')]==[file.name]
         return
     assert (len(said)==1 and f'`{file}` has been written by another run' in said[0]
         and f'`{log.file.name}` beside it' in said[0])
     assert log.file==tmp_path/f'{file.stem}.{a.lineage[-1].run}{file.suffix}' and theirs.file==file
-    def rows(o): return [{k:v for k,v in dict(row).items() if k!='step' and v is not missing} for row in o.read_log()]
     assert rows(log)==dicts(a.recorder.rows)
     assert rows(theirs)==dicts([*a.recorder.rows[:epoch+1]]*append+[*b.recorder.rows])
     if type(log) is JSONLogger:

@@ -154,6 +154,7 @@ def numbers(
 class LogFile:
     "A file of lines, to which lines are appended. Where they are no text, a subclass has `lines` and `encoded`"
     left = None # size and last bytes of the file when this process wrote to it last
+    may_grow = False # whether others may append lines meanwhile
     def lines(self):
         "Lines of the file"
         return self.text().split('\n')[:-1]
@@ -174,11 +175,10 @@ class LogFile:
         try: text = data[:end].decode('utf-8-sig')
         except UnicodeDecodeError as e: raise self.damaged(f"byte {e.start} is no text") from e
         with suppress(UnicodeDecodeError): # which is cut off in a character
-            if end<len(data) and self.is_whole(text, last := data[end:].decode('utf-8')): text += f'{last}\n'
+            if end<len(data) and self.is_whole(last := data[end:].decode('utf-8')): text += f'{last}\n'
         return text
 
     def is_whole(self,
-        text, # The lines before
         line, # The last one
     ) -> bool:
         "Whether a last line that has no end is whole: an editor may have left out the end. Unknown in general"
@@ -194,7 +194,7 @@ class LogFile:
 
     def rewrite(self, lines): # As `lines()` returns them
         "Replace the file, as a whole, by one with `lines`"
-        data = self.encoded(lines, head=True)
+        data,self.left = self.encoded(lines, head=True),None # until it is written
         with atomic_write(self.file) as f: f.write(data)
         self._leave(len(data), data)
 
@@ -203,7 +203,7 @@ class LogFile:
         try:
             with patiently(open, self.file, 'ab') as f:
                 start = f.tell() if f.seekable() else None # of a pipe
-                data = self.encoded([line], head=start==0) # it may have been deleted
+                data,self.left = self.encoded([line], head=start==0),None # it may have been deleted
                 f.write(data)
             self._leave((start or 0)+len(data), data)
         except OSError as e: # some file systems cannot append
@@ -218,8 +218,8 @@ class LogFile:
         try:
             with open(self.file, 'rb') as f:
                 now = f.seek(0, os.SEEK_END)
-                f.seek(max(0, now-len(end)))
-                return now==0 or (now==size and f.read()==end)
+                f.seek(max(0, size-len(end)))
+                return now==0 or ((now==size or (self.may_grow and now>size)) and f.read(len(end))==end)
         except OSError: return True # it cannot be read, which is no reason to end a fit
 
 # %% ../../nbs/inspect/05_loggers.ipynb #FileLogger
@@ -344,13 +344,6 @@ class CSVLogger(FileLogger):
         if whole: raise self.damaged(f"a quote is not closed in `{cut[0].strip()}`")
         return res
 
-    def is_whole(self, text, line):
-        if (text+line).count('"')%2: return False
-        with suppress(csv.Error):
-            rows = [o for o in csv.reader(StringIO(text+line, newline='')) if o]
-            return len(rows)>1 and len(rows[-1])==len(rows[0])
-        return False
-
     def begins_run(self, line, before):
         was,now = [_value(o.get('epoch') or '') for o in (before, line)]
         if not (is_number(was) and is_number(now)): return False
@@ -393,6 +386,7 @@ def _value(text):
 # %% ../../nbs/inspect/05_loggers.ipynb #JSONLogger
 class JSONLogger(FileLogger):
     "Writes settings, rows of results and on request losses of batches as lines of JSON"
+    may_grow = True # each line says what it is
     @checked(batches='>=0')
     def __init__(self,
         fname='history.jsonl', # A name in `learn.path`, or an absolute path
@@ -402,7 +396,7 @@ class JSONLogger(FileLogger):
         super().__init__(fname, append)
         self.batches = batches
 
-    def is_whole(self, text, line):
+    def is_whole(self, line):
         try: return _is_logged(json.loads(line))
         except ValueError: return False
     def begins_run(self, line, before): return line.startswith('{"kind": "params"')
