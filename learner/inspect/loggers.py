@@ -297,7 +297,7 @@ class FileLogger(LogFile, Logger):
         old,run = self.file,self.learn.lineage[-1].run
         self.file,self._moved = old.with_name(f'{old.stem}.{run}{old.suffix}'),True
         warn(f"`{old}` has been written by another run, or changed, since this one wrote to it: the whole curve of "
-            f"this run is logged to `{self.file.name}` beside it. Give runs at the same time a file each")
+            f"this run is logged to `{self.file.name}` beside it. Runs at the same time need files of their own")
         self.file.unlink(missing_ok=True) # of this run, before it was resumed
         self.n_rows = self.n_batches = self.n_lines = 0
         self.last_line,self._resumes,self.logged,self._running = None,False,False,False

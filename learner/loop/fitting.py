@@ -294,7 +294,8 @@ def run_fit(learn,
         given = {k for k,v in dict(lr=lr, wd=wd).items() if v is not None}
         check_rates(learn, {'lr','wd'} - given - scheduled_in(learn, relative=False))
         if vain := sorted(given & set_anyway(learn)): warn(f"{listed(vain)} of this fit "
-            f"{'is' if len(vain)==1 else 'are'} not used: a callback sets it from a schedule in each batch")
+            f"{'is' if len(vain)==1 else 'are'} not used: a schedule sets other values in each batch. "
+            "Leave it out, or change the schedule")
         learn.note_opt()
         asked = given_hypers(learn, wd=learn.wd if wd is None else wd, lr=learn.lr if lr is None else lr)
     else:

@@ -115,7 +115,6 @@ def html_table(
 # %% ../../nbs/record/01_history.ipynb #number_in
 def number_in(v):
     "The real number that `v` is, or that a tensor or array holds alone, as Python's own; otherwise None"
-    if type(v) in (int,float): return v # as most are
     if not isinstance(v, (torch.Tensor,np.ndarray,np.generic)): return v if isinstance(v, (int,float)) else None
     if (v.numel() if isinstance(v, torch.Tensor) else v.size)!=1: return
     n = v.item()

@@ -418,9 +418,16 @@ class InMethodCache(Points):
         o['n'] += 1
         return x*(1+o['n']/100),y
 
-def on_dataset(ds, path):
-    dls = DataLoaders(loader(dataset=ds), device='cpu')
+def on_dataset(ds, path, **kwargs):
+    dls = DataLoaders(loader(dataset=ds, **kwargs), device='cpu')
     return Learner(dls, nn.Linear(2, 1), F.mse_loss, path=path).remove_cb(ProgressCallback)
+
+def resume_from_file(new):
+    "A fit is cut in training and saved, and resumed by a new learner"
+    learn = new()
+    with pytest.raises(KeyboardInterrupt): learn.fit(3, cbs=Interrupts(*in_train))
+    learn.save_state('here')
+    new().load_state('here').resume(cbs=[])
 
 @pytest.mark.parametrize('ds,named', [(InTransform, 'dataset.transform'), (InMethodCache, 'dataset.counts')])
 def test_a_resume_from_a_file_names_what_counts_inside_of_a_dataset(ds, named, tmp_path):
@@ -455,12 +462,9 @@ def test_a_resume_from_a_file_names_containers_in_which_a_collate_function_count
         f = dict(called=o, method=o.method, partial=partial(o))[how]
         return Learner(DataLoaders(loader(collate_fn=f), device='cpu'), nn.Linear(2, 1), F.mse_loss,
             path=tmp_path).remove_cb(ProgressCallback)
-    learn = new()
-    with pytest.raises(KeyboardInterrupt): learn.fit(3, cbs=Interrupts(*in_train))
-    learn.save_state('here')
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter('always')
-        new().load_state('here').resume(cbs=[])
+        resume_from_file(new)
     said = [str(o.message) for o in said if 'of the training loader' in str(o.message)]
     assert len(said)==(seen() is not None) and all(o.startswith('`collate_fn.seen` of') for o in said)
 
@@ -479,45 +483,25 @@ class Strange:
     ids=['object','method of a class','partial'])
 def test_whatever_collates_can_be_looked_at(collate, tmp_path, recwarn):
     def new():
-        dls = DataLoaders(*[loader(collate_fn=collate)]*2, device='cpu')
+        dls = DataLoaders(*[loader(collate_fn=collate)]*2, device='cpu') # and `validate` has a loader
         return Learner(dls, nn.Linear(2, 1), F.mse_loss, path=tmp_path).remove_cb(ProgressCallback)
-    learn = new()
-    learn.validate()
-    with pytest.raises(KeyboardInterrupt): learn.fit(3, cbs=Interrupts(*in_train))
-    learn.save_state('here')
-    new().load_state('here').resume(cbs=[])
+    new().validate()
+    resume_from_file(new)
     assert not [o for o in recwarn if 'of the training loader' in str(o.message)]
-
-class Keeps:
-    def __init__(self): self.seen = [Tokenizer()]
-    def collate(self, samples): self.seen.append(Tokenizer()); return torch.utils.data.default_collate(samples)
-def test_what_a_dataset_inside_of_another_collates_with_is_named(tmp_path):
-    class Inner(Points, Keeps):
-        def __init__(self): Points.__init__(self); Keeps.__init__(self)
-    def new():
-        ds = Inner()
-        dls = DataLoaders(loader(dataset=torch.utils.data.Subset(ds, range(9)), collate_fn=ds.collate), device='cpu')
-        return Learner(dls, nn.Linear(2, 1), F.mse_loss, path=tmp_path).remove_cb(ProgressCallback)
-    learn = new()
-    with pytest.raises(KeyboardInterrupt): learn.fit(3, cbs=Interrupts(*in_train))
-    learn.save_state('here')
-    with pytest.warns(UserWarning, match='`dataset.dataset` of the training loader changed'):
-        new().load_state('here').resume(cbs=[])
 
 class MethodCollates(Points):
     "A dataset whose method collates, and counts in a list"
     def __init__(self): super().__init__(); self.seen = []
     def collate(self, samples): self.seen.append(1); return torch.utils.data.default_collate(samples)
-def test_a_list_of_a_dataset_that_collates_is_named_once(tmp_path):
+@pytest.mark.parametrize('inside', [False, True])
+def test_a_list_of_a_dataset_that_collates_is_named_once(inside, tmp_path):
+    "Also where it is inside of another one"
     def new():
         ds = MethodCollates()
-        dls = DataLoaders(loader(dataset=ds, collate_fn=ds.collate), device='cpu')
-        return Learner(dls, nn.Linear(2, 1), F.mse_loss, path=tmp_path).remove_cb(ProgressCallback)
-    learn = new()
-    with pytest.raises(KeyboardInterrupt): learn.fit(3, cbs=Interrupts(*in_train))
-    learn.save_state('here')
-    with pytest.warns(UserWarning, match='^`dataset.seen` of the training loader changed'):
-        new().load_state('here').resume(cbs=[])
+        return on_dataset(torch.utils.data.Subset(ds, range(9)) if inside else ds, tmp_path, collate_fn=ds.collate)
+    with pytest.warns(UserWarning) as said: resume_from_file(new)
+    said = [str(o.message) for o in said if 'of the training loader changed' in str(o.message)]
+    assert len(said)==1 and said[0].startswith('`dataset.dataset`' if inside else '`dataset.seen` of')
 
 class Looks(Points):
     "A cache of results that stay what they are"
@@ -526,10 +510,7 @@ class Looks(Points):
     def __getitem__(self, i): assert self.tokens(i)==[i, i+1]; return super().__getitem__(i)
 def test_a_resume_from_a_file_says_nothing_of_a_cache_that_only_grows(tmp_path):
     def new(): return on_dataset(Looks(), tmp_path)
-    learn = new()
-    with pytest.raises(KeyboardInterrupt): learn.fit(3, cbs=Interrupts(*in_train))
-    learn.save_state('here')
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter('always')
-        new().load_state('here').resume(cbs=[])
+        resume_from_file(new)
     assert not [o for o in said if 'of the training loader' in str(o.message)]
