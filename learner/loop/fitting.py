@@ -130,8 +130,7 @@ def new_opt(learn,
     """Make a new optimizer, if it is asked for. The old one comes back where the call is refused before a fit has
     begun, or a file was loaded"""
     if not anew: yield; return
-    names = 'opt','lr','lr_of_opt','made_with','opt_made','rates_left'
-    route,saved = learn.route,{k:getattr(learn, k) for k in names}
+    route,saved = learn.route,{k:getattr(learn, k) for k in opt_attrs}
     began,lineage,old = route.fit_start,route.lineage,[] if learn.opt is None else parts_of(learn.opt)
     states,n = [dict(o.state) for o in old],getattr(learn.opt, 'n', None) # one that was given as it is, is cleared
     try:

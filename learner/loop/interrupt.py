@@ -9,7 +9,7 @@ __all__ = []
 
 # %% ../../nbs/loop/04_interrupt.ipynb #imports
 import _signal,gc,os,signal,sys,threading
-from contextlib import contextmanager,nullcontext
+from contextlib import nullcontext
 from functools import cache
 import torch
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
@@ -25,24 +25,28 @@ def replaceable_handler():
     old = _signal.getsignal(signal.SIGINT) # without the enumerations of `signal`, which take ten times as long
     return old if in_main_thread() and callable(old) else None
 
-@contextmanager
-def uninterrupted(
-    always:bool=False, # A second one waits too
-):
-    "Ctrl-C waits for the end. Processes that are forked meanwhile ignore it for good"
-    old,pid,came = replaceable_handler(),os.getpid(),[]
-    if old is None: yield; return
-    def tell():
-        while came: old(came.pop(), sys._getframe())
-    def hold(signum, frame):
-        if os.getpid()!=pid: return
-        came.append(signum)
-        if len(came)==2 and not always: tell()
-    _signal.signal(signal.SIGINT, hold)
-    try: yield
-    finally:
-        _signal.signal(signal.SIGINT, old)
-        tell()
+class uninterrupted:
+    "A context in which Ctrl-C waits for the end. Processes that are forked meanwhile ignore it for good"
+    def __init__(self,
+        always:bool=False, # A second one waits too
+    ):
+        self.always = always
+
+    def __enter__(self):
+        self.old,self.pid,self.came = replaceable_handler(),os.getpid(),[]
+        if self.old is not None: _signal.signal(signal.SIGINT, self.hold)
+
+    def hold(self, signum, frame):
+        if os.getpid()!=self.pid: return
+        self.came.append(signum)
+        if len(self.came)==2 and not self.always: self.tell()
+
+    def tell(self):
+        while self.came: self.old(self.came.pop(), sys._getframe())
+
+    def __exit__(self, *_):
+        if self.old is not None: _signal.signal(signal.SIGINT, self.old)
+        self.tell()
 
 @cache
 def load_optimizers():
