@@ -179,6 +179,8 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
  'CallbackList.attach': 'Parameters:\n\n- `cb`: A callback that is in no list yet',
  'CallbackList.detach': 'Parameters:\n\n- `cbs`: Callbacks in this list',
  'CallbackList.instance': 'Parameters:\n\n- `cb`: A callback, or a class of one',
+ 'CallbackList.of': 'Parameters:\n\n- `kind`: A class of callbacks',
+ 'CallbackList.one': 'Parameters:\n\n- `kind`: A class of callbacks',
  'Cards.diff': 'Parameters:\n\n- `a`: A number in the list, a title or a run\n- `b`: Another one',
  'Checkpoint.__init__': 'Parameters:\n'
                         '\n'

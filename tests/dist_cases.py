@@ -270,7 +270,7 @@ def afterwards():
     "The learner is as usual after a distributed fit: one process trains on alone, then all together again"
     learn = make()
     with learn.distrib_ctx(): learn.fit(1)
-    same = type(learn.model) is Head and learn.forward_with is None and learn.route.peers is None
+    same = type(learn.model) is Head and learn.forward_with is None and not learn.route.peers
     if rank_distrib()==0: learn.fit(1)
     with learn.distrib_ctx(): learn.fit(1) # the others begin with the weights of the first one
     return state(learn, same=same)
@@ -344,7 +344,7 @@ def act(what, ev='after_batch', rank=1, at=3, folder='.', resume=False, **kwargs
         if resume: learn.resume()
     return dict(exc=exc, done=done, reason=learn.stop_reason, seconds=time.monotonic()-t,
         at=learn.at and learn.at.where(), rows=len(learn.recorder.rows),
-        model=type(learn.model).__name__, peers=learn.route.peers,
+        model=type(learn.model).__name__, peers=learn.route.peers or None,
         weights=[p.detach().clone() for p in learn.model.parameters()])
 
 class Validated(Callback):

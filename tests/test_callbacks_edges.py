@@ -260,3 +260,13 @@ def test_a_decorated_handler_runs():
         def after_batch(self): seen.append(self.train_iter)
     synth_learner(n_train=2, n_valid=0, cbs=Mine).fit(1)
     assert len(seen)==2
+
+# The list
+def test_callbacks_are_found_by_their_class():
+    class Count(Callback): pass
+    class Twice(Count): pass
+    first,second = Twice(),Count()
+    learn = synth_learner(cbs=[first,second])
+    assert learn.cbs.of(Count)==[first,second] and learn.cbs.of(Twice)==[first] and learn.cbs.of(Checkpoint)==[]
+    assert learn.cbs.one(Count) is first and learn.cbs.one(Recorder) is learn.recorder
+    assert learn.cbs.one(Checkpoint) is None

@@ -54,7 +54,7 @@ def _in_file(file, folders):
     return Trail.from_state(state)
 
 def _callback_of(learn):
-    cb = getattr(learn, 'held_fingerprint', None) or next((o for o in learn.cbs if isinstance(o, Fingerprint)), None)
+    cb = getattr(learn, 'held_fingerprint', None) or learn.cbs.one(Fingerprint)
     if cb is None: raise ValueError("The learner has no fingerprint: fit it with `cbs=Fingerprint()`")
     return cb
 

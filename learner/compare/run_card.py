@@ -94,7 +94,7 @@ class RunCard(Callback):
     @property
     def fingerprint(self):
         "That of the learner, or one of its own"
-        return next((o for o in self.learn.cbs if isinstance(o, Fingerprint)), self.taken)
+        return self.learn.cbs.one(Fingerprint) or self.taken
     @property
     def own(self): return self.fingerprint is self.taken
 

@@ -263,7 +263,7 @@ def _check_learner(learn, fit, model, args):
     if model is not None and not callable(model) or isinstance(model, nn.Module):
         raise TypeError(f"`model` is a function that makes a model, but got {type(model).__name__}: "
             "write `lambda: …`")
-    if not any(isinstance(o, Recorder) for o in learn.cbs):
+    if not learn.cbs.of(Recorder):
         raise ValueError("`seeds` reads the results of a `Recorder`, and the learner has none")
 
 @patch
@@ -283,7 +283,7 @@ def seeds(self:Learner,
     plan,runs = Plan(self, varied, model, cbs, fit, kwargs),[]
     if not plan.untrained and model is None and 'init' not in varied: warnings.warn(
         "The learner has been trained: all runs begin with the weights that it has now")
-    shown = any(isinstance(o, ProgressCallback) for o in self.cbs)
+    shown = bool(self.cbs.of(ProgressCallback))
     self.to_device() # the generators of a device are there from now on
     with keep_random():
         from tqdm import tqdm

@@ -8,7 +8,7 @@ Callbacks come and go while a loop runs, and fail. For each running scope, `Atte
 __all__ = []
 
 # %% ../../nbs/core/05_attendance.ipynb #imports
-from .events import CancelException,cancels
+from .events import CancelException,scope_of
 from .callback import Callback,hold,refer,weak
 from .callback_list import bring_back,remember_place,replaces
 
@@ -37,9 +37,8 @@ def _missed_before_fit(cb):
 
 def stray(e:CancelException) -> RuntimeError:
     "The error for a cancel whose scope is not running"
-    name = next(k for k,v in cancels.items() if isinstance(e, v))
     res = RuntimeError(f"`{type(e).__name__}` was {note_of_raiser(e) or 'raised'}, "
-        f"where no `{name}` is running that it could cancel")
+        f"where no `{scope_of(e)}` is running that it could cancel")
     res.__cause__ = e
     return res
 

@@ -341,20 +341,15 @@ class FuncCallback(Callback):
 
     @property
     def _fns(self): # made anew, because a copy has filters of its own
-        fns = {o.event:self._handler(o.event) for o in self.filters}
-        if any(o.follows for o in self.filters): fns['before_fit'] = self._restarting(fns.get('before_fit'))
-        return fns
+        restarts = any(o.follows for o in self.filters)
+        return {ev:self._handler(ev) for ev in (*(o.event for o in self.filters), *['before_fit']*restarts)}
 
     def _handler(self, ev):
         mine = [o for o in self.filters if o.event==ev]
-        return lambda self,*args,**kwargs: call_selected(self, mine, args, kwargs)
-
-    def _restarting(self, f):
-        "A handler of `before_fit`: restart filters that follow training, unless the fit resumes; then call `f`"
-        def _f(self):
-            if self.learn.mode=='fit' and not getattr(self.learn, 'resuming', False):
-                for o in self.filters: o.restart()
-            if f: return f(self)
+        def _f(self, *args, **kwargs):
+            if ev=='before_fit' and self.learn.mode=='fit' and not getattr(self.learn, 'resuming', False):
+                for o in self.filters: o.restart() # those that follow training
+            return call_selected(self, mine, args, kwargs)
         return _f
 
     def state_dict(self): return super().state_dict() if any(o.selects for o in self.filters) else {}

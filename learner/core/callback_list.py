@@ -57,6 +57,18 @@ class CallbackList(L):
             cb.learn.remove_cb(cb)
         return cb
 
+    def of(self,
+        kind, # A class of callbacks
+    ) -> list:
+        "Those of this class"
+        return [o for o in self if isinstance(o, kind)]
+
+    def one(self,
+        kind, # A class of callbacks
+    ) -> Callback|None:
+        "The first of this class, or None"
+        return next(iter(self.of(kind)), None)
+
     def absent(self,
         cbs, # Callbacks, or classes of them
     ) -> list:

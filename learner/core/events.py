@@ -41,6 +41,11 @@ cancels = dict(fit=CancelFitException, epoch=CancelEpochException,
     train=CancelTrainException, validate=CancelValidException, batch=CancelBatchException,
     backward=CancelBackwardException, step=CancelStepException) # scopes, outermost first
 
+# %% ../../nbs/core/02_events.ipynb #scope_of
+def scope_of(e) -> str|None: # An exception
+    "The scope that a cancel ends; None of other exceptions"
+    return next((k for k,v in cancels.items() if isinstance(e, v)), None)
+
 # %% ../../nbs/core/02_events.ipynb #training_loop
 training_loop = ('fit',
     ('epoch',

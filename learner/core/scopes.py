@@ -13,7 +13,7 @@ __all__ = ['scope']
 from contextlib import contextmanager
 from functools import wraps
 from .tracebacks import is_ours
-from .events import CancelException,cancels
+from .events import CancelException,cancels,scope_of
 from .callback import call_selected
 from .attendance import blame,call_all,owner_of,stray
 from .dispatch import Notifier,Watched
@@ -28,10 +28,6 @@ def fire_before(loop, ev):
             blame(e, h, ev)
             if not loop.ignores_cancel(e, owner_of(h)): raise
 
-def scope_depth(loop, cancel):
-    "The place in `loop.scopes` of the scope that `cancel` ends"
-    return next(i for i,nm in enumerate(loop.scopes) if isinstance(cancel, cancels[nm]))
-
 def fire_after(loop, ev, gone):
     """Fire the `after_…` of the innermost scope, but not for callbacks that are `gone`. A cancel at `after_batch` waits
     for the handlers after it, which are to know that the batch is done; of several cancels, that of the widest scope
@@ -44,7 +40,7 @@ def fire_after(loop, ev, gone):
             except BaseException as e:
                 blame(e, h, ev)
                 if ev!='after_batch' or not ends_scope(loop, e): raise
-                cancel = e if cancel is None else min(cancel, e, key=lambda o: scope_depth(loop, o))
+                cancel = e if cancel is None else min(cancel, e, key=lambda o: loop.scopes.index(scope_of(o)))
         if cancel is not None: raise cancel
     finally: cancel = None # its traceback leads to this frame, and would keep itself alive
 
@@ -58,9 +54,8 @@ def fire_after_cancel(loop, nm, e):
 
 def ends_scope(loop, e):
     "Whether `e` cancels a scope around the innermost one"
-    if not isinstance(e, CancelException): return False
-    around = enumerate(loop.scopes[:-1])
-    return any(isinstance(e, cancels[nm]) for i,nm in around if i>=loop.n_outer or nm in ('fit','epoch'))
+    nm,around = scope_of(e),loop.scopes[:-1]
+    return nm in around[loop.n_outer:] or (nm in ('fit','epoch') and nm in around)
 
 def leave_scope(loop, e):
     """`e` ends the innermost scope early: tell the loop, and announce an error. Returns the exception that leaves the

@@ -215,8 +215,6 @@ def _resume_workers(draws, state):
     draws.indices.skip,draws.indices.drawn_from = state.n,state.drawn_from # new workers ask for the indices at once
     return iter(draws)
 
-def _resume_by_replay(draws, state): return _replay(iter(draws), state.n)
-
 def _resume_unknown(draws, state, in_memory):
     "An iterator that is still where it was; others give their batches again"
     if in_memory and state.n and state.own_iterator and draws.deal is None:
@@ -253,11 +251,12 @@ def _can_restart_workers(dl, state):
     there = moving_parts(*_owners(dl)) # not there: a generator that was made in a worker
     return all(k in there for s in state.workers for k in s['own'])
 
-def _indexed_strategy(draws, state):
-    "How to resume a loader whose batch indices are known"
-    if n_workers(draws.dl)==0: return _resume_in_process
+def _resume_indexed(draws, state):
+    "A loader whose batch indices are known"
+    if n_workers(draws.dl)==0: return _resume_in_process(draws, state)
     of_another = draws.deal is not None and not draws.deal.procs.is_first # the state has the first process's workers
-    return _resume_by_replay if of_another or not _can_restart_workers(draws.dl, state) else _resume_workers
+    if of_another or not _can_restart_workers(draws.dl, state): return _replay(iter(draws), state.n)
+    return _resume_workers(draws, state)
 
 # %% ../../nbs/data/06_draws.ipynb #before_pass
 def has_old_workers(
@@ -345,6 +344,6 @@ class Draws(_Pass):
         if self.old_workers: # new ones take a seed, which must not move the generators that draw the order
             self.indices.before_first = lambda: set_random_state(self.at_start, self.dl)
         if _workers_persist(self, state): _warn_of_new_workers()
-        it = _indexed_strategy(self, state)(self, state)
+        it = _resume_indexed(self, state)
         if state.n: warn_of_idxs(state.n-1, state.idxs, repr(self.idxs(state.n-1)))
         return it

@@ -285,7 +285,7 @@ def watched(
     learn, # About to begin a fit, with its optimizer
 ):
     "Around a fit: warn of mistakes before it and during its first batches, if there is a `Recorder`"
-    rec,parts = next((o for o in learn.cbs if isinstance(o, Recorder)), None),_parts(learn)
+    rec,parts = learn.cbs.one(Recorder),_parts(learn)
     seen = _watched.setdefault(learn, set())
     if rec is None or all(map(is_silent, kinds)): yield; return
     if parts in seen: # these may change between fits

@@ -220,9 +220,9 @@ class Ledger(Callback):
     def load_state_dict(self, state): self.begin(SampleCosts(**state))
 
     def before_fit(self):
-        if self.learn.route.peers is not None: raise ValueError("A `Ledger` sees the samples of one process, and here "
+        if self.learn.route.peers: raise ValueError("A `Ledger` sees the samples of one process, and here "
             "several train, each with a part of every batch: train in one, or leave the `Ledger` out")
-        if mix := next((o for o in self.learn.cbs if isinstance(o, MixHandler) and o.run), None): raise ValueError(
+        if mix := next((o for o in self.learn.cbs.of(MixHandler) if o.run), None): raise ValueError(
             f"`{mix.name}` trains on mixtures of two samples, of which none has a loss of its own: leave out one of "
             f"`{type(mix).__name__}` and `Ledger`")
         self.learn.held_ledger = self # a fit's own callbacks are gone when it is over

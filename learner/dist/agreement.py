@@ -14,7 +14,7 @@ import pickle,sys
 from contextlib import contextmanager
 from time import monotonic
 from typing import NamedTuple
-from ..core.events import CancelException,CancelFitException,cancels
+from ..core.events import CancelException,CancelFitException,cancels,scope_of
 from ..loop.route import Request,StopForNow
 from .processes import ProcessFailed
 
@@ -132,8 +132,7 @@ class Cancels:
         averaging = self.agreement.averaging
         if not isinstance(e, CancelException) or e is self.agreement.heard: return
         self.agreement.heard,name = e,type(e).__name__
-        scope = next(k for k,v in cancels.items() if isinstance(e, v))
-        news = 'cancel',scope,isinstance(e, StopForNow),str(e),self.agreement.place()
+        news = 'cancel',scope_of(e),isinstance(e, StopForNow),str(e),self.agreement.place()
         try: self.procs.meet(news=news, seconds=10 if averaging else None)
         except RuntimeError as err:
             if not averaging: raise

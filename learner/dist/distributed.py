@@ -96,14 +96,14 @@ def quiet(learn):
 # %% ../../nbs/dist/07_distributed.ipynb #join_batch
 def metrics_of(learn):
     "Those of the running phase"
-    return next((o.phase for o in learn.cbs if isinstance(o, Recorder)), PhaseMetrics())
+    return next((o.phase for o in learn.cbs.of(Recorder)), PhaseMetrics())
 
 def leave_out(learn):
     "Let nothing count the samples of the running batch"
     learn.route.peers.left_out = True
     learn.xb,learn.yb,learn.pred = (rows_of(o, slice(0, 0)) for o in (learn.xb, learn.yb, learn.pred))
 
-def gatherers_of(learn): return [o for o in learn.cbs if isinstance(o, GatherPredsCallback) and o.run]
+def gatherers_of(learn): return [o for o in learn.cbs.of(GatherPredsCallback) if o.run]
 
 def validates_whole(learn, metrics):
     "Whether a validation with these metrics takes whole batches, and not parts"
@@ -156,7 +156,7 @@ class Membership:
     def __init__(self, learn, timeout):
         self.learn,self.undo,self.procs = learn,ExitStack(),processes(timeout)
         self.peers = learn.route.peers = Peers(self.procs)
-        self.undo.callback(setattr, learn.route, 'peers', None)
+        self.undo.callback(delattr, learn.route, 'peers')
         self.agreement = Agreement(learn, self.peers)
         self.undo.callback(self.agreement.close)
 
@@ -289,7 +289,7 @@ class _EndsTogether(Callback):
 # %% ../../nbs/dist/07_distributed.ipynb #check_fit
 def check_fit(learn, procs):
     "Refuse what would fail later, or train on the wrong samples"
-    if any(isinstance(o, MicroBatch) and o.run for o in learn.cbs): raise ValueError("`MicroBatch` and `Distributed` "
+    if any(o.run for o in learn.cbs.of(MicroBatch)): raise ValueError("`MicroBatch` and `Distributed` "
         "both run the forward pass in their own way: in place of `MicroBatch`, give loaders a smaller `bs`, and add a "
         "`GradientAccumulation` with the number of samples in a step")
     check_same_samples(learn.dls.loaders, procs)

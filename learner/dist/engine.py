@@ -40,7 +40,7 @@ def make_accelerator(learn, **kwargs):
     res = extra('accelerate', 'dist', '`Distributed`').Accelerator(cpu=learn.device.type=='cpu', **kwargs)
     res.native_amp = False
     asked = res.mixed_precision
-    if asked!='no' and not any(isinstance(o, MixedPrecision) for o in learn.cbs): warn("`accelerate launch` or an "
+    if asked!='no' and not learn.cbs.of(MixedPrecision): warn("`accelerate launch` or an "
         f"`Accelerator` of the script asks for `{asked}`, and the learner trains in full precision: add "
         f"`MixedPrecision('{'fp16' if asked=='fp16' else 'bf16'}')`, or leave out `mixed_precision`")
     return res
@@ -206,7 +206,7 @@ class Engine:
     def close(self): self.averaged.close()
 
 # %% ../../nbs/dist/05_engine.ipynb #accumulation
-def accumulation(learn): return next((o for o in learn.cbs if isinstance(o, GradientAccumulation) and o.run), None)
+def accumulation(learn): return next((o for o in learn.cbs.of(GradientAccumulation) if o.run), None)
 
 # %% ../../nbs/dist/05_engine.ipynb #synced_norms
 @contextmanager
@@ -225,7 +225,7 @@ def synced_norms(learn):
 def let_sum_be_whole(learn, deal):
     "Multiply a loss that is a sum, so that it is about that of the whole batch, before callbacks add something to it"
     if not is_summed(learn): return
-    n = deal.n_with_samples(deal.size(learn))
+    n = min(deal.size(learn), deal.procs.n) # processes that have samples of it
     learn.loss,learn.loss_grad = learn.loss*n,learn.loss_grad*n
 
 def quotient(a, b, instead=nan):
@@ -251,7 +251,7 @@ def weigh(learn, peers, count=None) -> bool: # Whether this process has no items
     total,all_items,all_samples = peers.procs.meet([weighted(loss, weight), items, samples])
     peers.totals = all_samples,all_items if on_host else all_items.to(dtype)
     if summed: # each process has multiplied its sum by their number
-        n = peers.deal.n_with_samples(size)
+        n = min(size, peers.procs.n) # processes that have samples of the batch
         logged,share = total/n*max(samples, 1)/all_samples,weight/n # a recorder divides it by the samples that it sees
     else: # the loss of no items is what the loss function says, 0 or NaN
         logged,share = quotient(total, all_items, loss),weight/(all_items+(all_items==0))

@@ -213,7 +213,7 @@ def interrupt_once():
 
 def distributed_like(learn):
     "A `Distributed` of this process, with the settings of the one that `learn` has in the notebook"
-    had = next((o for o in learn.cbs if isinstance(o, Distributed)), Distributed())
+    had = learn.cbs.one(Distributed) or Distributed()
     return Distributed(had.count, had.timeout, had.shard, had.sync_bn, **had.kwargs)
 
 def work(folder):

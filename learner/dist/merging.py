@@ -13,7 +13,7 @@ __all__ = []
 from ..values.functions import of_library
 from ..values.digests import digest
 from ..measure.kinds import TorchMetric
-from ..measure.phase import PhaseMetrics,gathered
+from ..measure.phase import PhaseMetrics,gathered,gathered_by
 from ..measure.batch_checks import BatchCheck
 from ..record.files import on_cpu
 from .processes import Processes
@@ -64,9 +64,7 @@ def _real(metrics): return [m for m in metrics if not isinstance(m, BatchCheck)]
 
 def gathered_states(metrics):
     "What metrics have gathered"
-    phase = PhaseMetrics()
-    phase.now = _real(metrics)
-    return on_cpu(phase.state_dict())
+    return on_cpu(gathered_by(_real(metrics)))
 
 def _merge_all(metrics, every):
     known = filter(None, every) # a cancel may leave some processes without

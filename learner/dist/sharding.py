@@ -56,7 +56,7 @@ def trade(opt,
         opt.state[new] = {k: change(v, new) for k,v in opt.state.pop(p).items()}
 
 # %% ../../nbs/dist/06_sharding.ipynb #Shards
-def averaging(learn): return [o for o in learn.cbs if isinstance(o, WeightAverage) and o.avg is not None]
+def averaging(learn): return [o for o in learn.cbs.of(WeightAverage) if o.avg is not None]
 
 class Shards:
     "Model, loss and optimizer in parts, from `split` until `join`"
@@ -183,7 +183,7 @@ class Away:
 # %% ../../nbs/dist/06_sharding.ipynb #check_shardable
 def check_shardable(learn):
     "Refuse what cannot be trained in parts"
-    if any(isinstance(o, MixedPrecision) and o.amp_mode=='fp16' for o in learn.cbs): raise ValueError(
+    if any(o.amp_mode=='fp16' for o in learn.cbs.of(MixedPrecision)): raise ValueError(
         "`shard` does not work with `fp16`, whose steps are skipped where a process sees an overflow: "
         "use `bf16`")
     if learn.device.type=='cpu' and torch.accelerator.is_available(): raise ValueError(

@@ -10,12 +10,12 @@ A `Deal` stands between a loader and its process. Loaders stay as they are: the 
 __all__ = []
 
 # %% ../../nbs/dist/02_shares.ipynb #imports
-from contextlib import nullcontext
 from itertools import islice
 from weakref import WeakKeyDictionary
 from torch.utils.data import DistributedSampler,IterableDataset,TensorDataset
 from ..data.batches import find_bs,rows_cut
 from ..data.samples import length_of,of_entries
+from ..loop.loop import Alone
 from .processes import Processes
 
 # %% ../../nbs/dist/02_shares.ipynb #share_of
@@ -88,12 +88,6 @@ class Deal:
         draws = learn.route.draws
         return len(learn.idxs) if draws.deals_indices else draws.cut_from
 
-    def n_with_samples(self,
-        size:int, # Of the whole batch
-    ) -> int:
-        "How many processes have samples of it"
-        return min(size, self.procs.n)
-
     def is_spare(self,
         size:int, # Of the whole batch
     ) -> bool:
@@ -102,10 +96,8 @@ class Deal:
         return rows.start==rows.stop
 
 # %% ../../nbs/dist/02_shares.ipynb #Peers
-class Peers:
+class Peers(Alone):
     "The other processes of a run, as its route sees them"
-    pausing = staticmethod(nullcontext) # around what is due at a pause, with a list of it as argument
-    noting = nullcontext # around the note of a position in training
     shards = None # while a file is written without the tensors of a divided model: saves these
     def __init__(self,
         procs:Processes, # Those that take part
@@ -114,6 +106,14 @@ class Peers:
         self.left_out = False # the samples of the running batch in this process are not to be counted
         self.totals = None # samples and items of the running training batch in all processes
         self.stops = [] # which wait until all processes know
+
+    def __bool__(self): return True
+    def decided(self, f):
+        "What `f()` returns in the first process, which decides for all, such as by its clock"
+        return self.procs.from_first(f)
+    def in_all(self, samples, items):
+        "Samples and items of a training batch, those of all processes added up"
+        return self.totals
 
 # %% ../../nbs/dist/02_shares.ipynb #check_whole
 def check_whole(name, dl):

@@ -69,12 +69,15 @@ class Logger(LogMethods, Callback):
         self.rec = find_recorder(self)
         if type(self).log is Logger.log:
             raise TypeError(f"`{name}` logs nothing: it has no method `log(row, step, kind)`")
-        others = [o for o in self.learn.cbs if isinstance(o, Logger) and o is not self]
+        others = [o for o in self.learn.cbs.of(Logger) if o is not self]
         if self.place and any(o.place==self.place for o in others):
             raise ValueError(f"Two loggers write to `{self.place}`: remove one, or give it another place")
-        self.offset,self.logged,self.n_batches = self._end,False,0
-        self.of_run,self.n_rows = self.learn.lineage[-1].run,0
-        self.error,self._running,self._next = None,False,0.
+        self.offset,self.of_run,self.error,self._next = self._end,self.learn.lineage[-1].run,None,0.
+        self._forget()
+
+    def _forget(self):
+        "Nothing of this fit has been logged"
+        self.logged,self._running,self.n_batches,self.n_rows = False,False,0,0
 
     def after_batch(self):
         if not self.batches or (now := perf_counter())<self._next: return
@@ -241,14 +244,17 @@ class FileLogger(LogFile, Logger):
     def place(self): return path_in(self.fname, self.learn.path)
     def before_fit(self):
         super().before_fit()
-        self.file,self.n_lines,self.last_line,self._resumes = self.place,0,None,False
-        self.left,self._moved = None,False
+        self.file,self.left,self._moved = self.place,None,False
         if self.file.is_dir():
             raise IsADirectoryError(f"`{type(self).__name__}` writes a file, but `{self.file}` is a folder")
         check_file(self.file)
         if self.append and self.file.is_file():
             self.read_log() # a damaged file is noticed before training
             self.n_lines = len(self.lines())
+
+    def _forget(self):
+        super()._forget()
+        self.n_lines,self.last_line,self._resumes = 0,None,False
 
     def start(self, resumed):
         if not resumed and not self.append: self.offset = 0
@@ -299,8 +305,7 @@ class FileLogger(LogFile, Logger):
         warn(f"`{old}` has been written by another run, or changed, since this one wrote to it: the whole curve of "
             f"this run is logged to `{self.file.name}` beside it. Runs at the same time need files of their own")
         self.file.unlink(missing_ok=True) # of this run, before it was resumed
-        self.n_rows = self.n_batches = self.n_lines = 0
-        self.last_line,self._resumes,self.logged,self._running = None,False,False,False
+        self._forget()
         self.begin()
         return True
 

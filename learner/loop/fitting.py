@@ -10,7 +10,9 @@ __all__ = []
 # %% ../../nbs/loop/07_fitting.ipynb #imports
 import os,warnings
 from contextlib import contextmanager,nullcontext
+from dataclasses import dataclass,field,replace
 from math import inf
+from typing import Any
 import torch
 from torch.nn.parameter import is_lazy
 from ..core.checks import brief,checked,listed,short_name,whole
@@ -20,34 +22,39 @@ from ..core.dispatch import check_scopes
 from ..core.tracebacks import warn
 from ..data.loaders import length
 from ..model.groups import FreezeMixin,norm_bias_params
-from ..model.hypers import first_groups,get_hyper,hypers,is_split,n_groups,parts_of,set_hyper,spare,values_for
-from ..model.hypers import with_added
+from ..model.hypers import all_hypers,first_groups,get_hyper,hypers,is_split,n_groups,parts_of,set_hyper
+from ..model.hypers import spare,values_for,with_added
 from ..model.optimizer import OptimList,clear_state,decay_by_hook,drop_grads,go_with_params,make_opt
 from ..model.optimizer import params_of,to_eval
 from .loop import has_grads,own_pieces
 from .inference import InferenceMixin,check_parts,release_frames
 from .position import Bounds,Counters
 from .interrupt import HeldInInference,HeldInterrupt,load_optimizers
-from .way_back import Stopped,given_hypers,overrides_of,scheduled_in,set_anyway
+from .way_back import Stopped,given_hypers,overrides_of,scheduled_in
 from .route import StopForNow,running
 
 # %% ../../nbs/loop/07_fitting.ipynb #OptimizerMixin
-opt_attrs = 'opt','opt_made','rates_left','made_with','lr','lr_of_opt' # attributes that `create_opt` sets
+@dataclass(frozen=True)
+class Made:
+    "The optimizer as it was made, or the last fit has left it: to tell what was assigned, or written into it, since"
+    opt:Any=None                           # The optimizer
+    of:dict=field(default_factory=dict)    # What it was made with, by name
+    rates:dict=field(default_factory=dict) # Its learning rates and weight decay, as far as known
+    lr:Any=None                            # The very object in `learn.lr` that it brought along, where none was given
+
+opt_attrs = 'opt','lr','made' # attributes that `create_opt` sets
 
 class OptimizerMixin(FreezeMixin, InferenceMixin):
     "Makes the optimizer, and sets its hyper-parameters"
-    made_with = {} # what the optimizer was made with, by name
-    opt_made = None # the optimizer, unless another has been assigned since the last fit
-    rates_left = {} # its learning rates and weight decay when it was made or the last fit ended, as far as known
+    made = Made()
     model_in_fit = None # the model of which `check_opt` knows in this fit that the optimizer trains it
-    lr_of_opt = None # the very object in `lr` that the optimizer brought along, where none was given
     def create_opt(self):
         "Make a new optimizer; one that was given as it is starts anew, except for the first time"
         load_optimizers()
         old = self.opt
         to_eval(old) # a new one begins with the weights that are in use
         again = self.opt is self.opt_func # the same one, which may be in the middle of a schedule
-        no_lr = self.lr is None or (self.lr is self.lr_of_opt and not again)
+        no_lr = self.lr is None or (self.lr is self.made.lr and not again)
         if isinstance(self.opt_func, torch.optim.Optimizer):
             if again: clear_state(self.opt)
             self.opt = self.opt_func
@@ -55,25 +62,27 @@ class OptimizerMixin(FreezeMixin, InferenceMixin):
             no_decay = () if self.wd_bn_bias else norm_bias_params(self.model)
             lr = None if no_lr else self.lr
             self.opt = make_opt(self.opt_func, self.param_groups(), lr, no_decay, self.model)
-        self.made_with = {k:getattr(self, k) for k in ('opt_func','splitter','wd_bn_bias')}
-        self.note_opt()
         if no_lr:
             lrs = get_hyper(self.opt, 'lr')
-            self.lr = self.lr_of_opt = lrs[0] if len({*lrs})==1 else lrs
+            self.lr = lrs[0] if len({*lrs})==1 else lrs
+        of = {k:getattr(self, k) for k in ('opt_func','splitter','wd_bn_bias')}
+        self.made = replace(self.made, of=of, lr=self.lr if no_lr else self.made.lr)
+        self.note_opt()
         if self.mode=='fit': self._take_over_rates(old)
         return self.opt
 
     def note_opt(self):
         "Note the optimizer and its rates, to tell later what was assigned, or written into its groups"
-        self.opt_made = self.opt
+        self.made = replace(self.made, opt=self.opt)
         self.note_rates()
 
-    def note_rates(self): self.rates_left = {k:get_hyper(self.opt, k) for k in ('lr','wd') if k in hypers(self.opt)}
+    def note_rates(self):
+        self.made = replace(self.made, rates={k:v for k,v in all_hypers(self.opt).items() if k in ('lr','wd')})
 
     def _take_over_rates(self, old):
         "Let an optimizer that was made during a fit train with the rates that the `old` one has reached"
         start = self.route.fit_start
-        start.made,start.of_made = self.opt,{k:get_hyper(self.opt, k) for k in hypers(self.opt)}
+        start.made,start.of_made = self.opt,all_hypers(self.opt)
         for k,began in start.rates.items():
             if k not in hypers(self.opt): continue
             v = get_hyper(old, k) if old is not None and k in hypers(old) else began
@@ -119,7 +128,7 @@ class OptimizerMixin(FreezeMixin, InferenceMixin):
         if self._mode is not None: return
         if name in ('lr','wd'):
             setattr(self, name, v) # with which a fit begins
-            self.rates_left = {**self.rates_left, name: get_hyper(self.opt, name)}
+            self.made = replace(self.made, rates={**self.made.rates, name: get_hyper(self.opt, name)})
         if self.route.stopped: self.route.stopped.changed.add(name)
 
 # %% ../../nbs/loop/07_fitting.ipynb #new_opt
@@ -199,7 +208,7 @@ def warn_recomputed(learn):
 # %% ../../nbs/loop/07_fitting.ipynb #ready_to_train
 def ready_to_train(learn): # A learner that is to train
     "Check its parts, move its model, make its optimizer, and refuse what cannot be trained"
-    check_parts(learn.dls, learn.model, learn.loss_func, learn.cbs) # which may have been assigned
+    check_parts(learn)
     check_scopes(learn) # which may have been replaced
     if not torch.is_grad_enabled(): raise RuntimeError("Gradients are switched off here, by `torch.no_grad()`, "
         "`torch.inference_mode()` or `torch.set_grad_enabled(False)`: train outside of it")
@@ -208,7 +217,7 @@ def ready_to_train(learn): # A learner that is to train
         learn.create_opt()
         learn.note_opt() # a `create_opt` of a subclass may not have done so
         go_with_params(learn.opt)
-    if changed := [f'`learn.{k}`' for k,v in learn.made_with.items() if getattr(learn, k) is not v]: raise ValueError(
+    if changed := [f'`learn.{k}`' for k,v in learn.made.of.items() if getattr(learn, k) is not v]: raise ValueError(
         f"{' and '.join(changed)} changed after the optimizer was made, which would be used on: "
         "`learn.create_opt()` makes a new one, as `fit(…, reset_opt=True)` does")
     learn.check_opt()
@@ -234,12 +243,12 @@ def check_rates(
 ):
     """Take over a learning rate that was written into the optimizer's groups, where nothing else has one. Warn of rates
     of an optimizer that was assigned, or changed by hand, with which the fit does not begin"""
-    opt,assigned = learn.opt,learn.opt is not learn.opt_made
+    opt,made,assigned = learn.opt,learn.made,learn.opt is not learn.made.opt
     for k in names & {*hypers(opt)}:
         v,ours = get_hyper(opt, k),getattr(learn, k)
-        if ours is None or (not assigned and _as_left(opt, k, v, learn.rates_left.get(k, v), ours)): continue
+        if ours is None or (not assigned and _as_left(opt, k, v, made.rates.get(k, v), ours)): continue
         shown = v[0] if len({*v})==1 else v
-        if k=='lr' and ours is learn.lr_of_opt and not assigned: learn.lr = learn.lr_of_opt = shown; continue
+        if k=='lr' and ours is made.lr and not assigned: learn.lr,learn.made = shown,replace(made, lr=shown); continue
         if v==values_for(first_groups(opt), ours, k): continue
         what = dict(lr='learning rate', wd='weight decay')[k]
         told = (f"The optimizer that was assigned to `learn.opt` has the {what} {shown}" if assigned
@@ -272,9 +281,34 @@ def prepare(learn, bounds):
     ready_to_train(learn)
     if 'logger' in vars(learn) and not isinstance(learn.logger, Callback): raise ValueError("`learn.logger` is not "
         "called here: rows of results are announced by `after_row`, with the row as `learn.recorder.rows[-1]`")
-    if bounds.n_train_iter is not None and not any(isinstance(o, TrainEvalCallback) for o in learn.cbs):
+    if bounds.n_train_iter is not None and not learn.cbs.of(TrainEvalCallback):
         raise ValueError("`n_iter` bounds the training batches that `TrainEvalCallback` counts, and there is none: "
             "write `learn.add_cb(TrainEvalCallback)`")
+
+def begins_with(learn, stopped, lr, wd, by_fit): # As in `run_fit`
+    "Hyper-parameters with which a fit begins, for each group; and those of them that change where it resumes"
+    if stopped is not None:
+        overrides = overrides_of(learn, stopped, lr, wd, by_fit)
+        return stopped.position.hypers_and_grads.rates | overrides, overrides
+    given = {k for k,v in dict(lr=lr, wd=wd).items() if v is not None}
+    check_rates(learn, {'lr','wd'} - given - scheduled_in(learn, (None,False)))
+    if vain := sorted(given & scheduled_in(learn, [False])): warn(f"{listed(vain)} of this fit "
+        f"{'is' if len(vain)==1 else 'are'} not used: a schedule sets other values in each batch. "
+        "Leave it out, or change the schedule")
+    learn.note_opt()
+    return given_hypers(learn, wd=learn.wd if wd is None else wd, lr=learn.lr if lr is None else lr), {}
+
+def put_hypers(learn, asked, stopped):
+    "Set what `begins_with` has returned, and note the rates of the fit"
+    was_split = None if stopped is None else is_split(stopped.position.hypers_and_grads.groups)
+    for k,v in asked.items():
+        if stopped is not None:
+            v = with_added(learn.opt, k, v)
+            if get_hyper(learn.opt, k)==v: continue
+        if was_split is is_split(learn.opt.param_groups): set_hyper(learn.opt, k, v) # and groups stay as they are
+        else: learn.set_hyper(k, v)
+    rates = [k for k in ('wd','lr') if k in hypers(learn.opt)]
+    learn.route.fit_start.rates = {k:asked.get(k) or get_hyper(learn.opt, k) for k in rates} # spared groups have 0
 
 def run_fit(learn,
     bounds:Bounds, # Of the fit
@@ -288,30 +322,11 @@ def run_fit(learn,
     if stopped is not None: stopped.check_within(bounds)
     prepare(learn, bounds)
     for cb in [*learn.cbs]: cb('prepare_fit') # called directly: no scope is running yet
-    if stopped is None:
-        overrides = {}
-        given = {k for k,v in dict(lr=lr, wd=wd).items() if v is not None}
-        check_rates(learn, {'lr','wd'} - given - scheduled_in(learn, relative=False))
-        if vain := sorted(given & set_anyway(learn)): warn(f"{listed(vain)} of this fit "
-            f"{'is' if len(vain)==1 else 'are'} not used: a schedule sets other values in each batch. "
-            "Leave it out, or change the schedule")
-        learn.note_opt()
-        asked = given_hypers(learn, wd=learn.wd if wd is None else wd, lr=learn.lr if lr is None else lr)
-    else:
-        overrides = overrides_of(learn, stopped, lr, wd, by_fit)
-        asked = stopped.position.hypers_and_grads.rates | overrides
+    asked,overrides = begins_with(learn, stopped, lr, wd, by_fit)
     learn.route.begin(stopped, overrides, by_fit) # makes a new `FitStart`, which the lines below fill
     with learn.fitting('fit'), learn.added_cbs(replaced_pieces(learn)):
         warn_recomputed(learn)
-        was_split = None if stopped is None else is_split(stopped.position.hypers_and_grads.groups)
-        for k,v in asked.items():
-            if stopped is not None:
-                v = with_added(learn.opt, k, v)
-                if get_hyper(learn.opt, k)==v: continue
-            if was_split is is_split(learn.opt.param_groups): set_hyper(learn.opt, k, v) # and groups stay as they are
-            else: learn.set_hyper(k, v)
-        rates = [k for k in ('wd','lr') if k in hypers(learn.opt)]
-        learn.route.fit_start.rates = {k:asked.get(k) or get_hyper(learn.opt, k) for k in rates} # spared groups have 0
+        put_hypers(learn, asked, stopped)
         bounds.put(learn)
         Counters(epoch=bounds.start_epoch, train_iter=0, opt_step=0, epoch_start=0).put(learn)
         learn.stop_reason,learn.to_validate = None,learn.dls.valids
@@ -369,7 +384,7 @@ class StopMixin(OptimizerMixin):
     def fitting(self, mode):
         "Around a fit or `lr_find`: restore modes and hyper-parameters at the end"
         opt,self.model_in_fit = self.opt,self.model # callbacks may replace them
-        outside = self.route.fit_start.outside = {k:get_hyper(opt, k) for k in hypers(opt)}
+        outside = self.route.fit_start.outside = all_hypers(opt)
         with self.keep_modes():
             self.enter_mode(mode)
             if has_grads(self.opt): drop_grads(self.opt) # a `backward` by hand may have left some
@@ -416,7 +431,7 @@ class FitMixin(StopMixin):
             bounds = fit_bounds(n_epoch, start_epoch, n_iter, n_step)
             if self.mode is not None: raise RuntimeError(f"`fit` cannot start inside a running `{self.mode}`: "
                 "train another Learner, or `raise CancelFitException` and start when it is over")
-            check_parts(self.dls, self.model, self.loss_func, self.cbs) # which may have been assigned
+            check_parts(self)
             before = list(self.cbs)
             with self.added_cbs(cbs):
                 stopped = self.find_state(resume) if resume else None # of `Checkpoint`'s chapter

@@ -123,8 +123,9 @@ class RestoreMixin(Loop):
                 for cb,v in counts: cb.counts = v
 
 # %% ../../nbs/loop/02_inference.ipynb #check_parts
-def check_parts(dls, model, loss_func, cbs):
-    "Raise an error if a part of a learner is of the wrong type"
+def check_parts(learn):
+    "Raise an error if a part of a learner is of the wrong type: it may have been assigned"
+    dls,model,loss_func,cbs = learn.dls,learn.model,learn.loss_func,learn.cbs
     def made(o): return f". Did you mean `{o.__name__}()`?" if isinstance(o, type) else ""
     if not isinstance(dls, DataLoaders):
         instead = "Learner(dls, model, …)" if isinstance(model, DataLoaders) else "DataLoaders(train, valid)"
@@ -203,9 +204,9 @@ class InferenceMixin(RestoreMixin):
     ) -> Row:
         "Loss and metrics, by name. Can be called anywhere, also inside a fit, and leaves everything else as it was"
         if not (ds_idx is None or isinstance(ds_idx, str) or is_whole(ds_idx)): ds_idx,dl = None,ds_idx # a loader
-        check_parts(self.dls, self.model, self.loss_func, self.cbs) # which may have been assigned
+        check_parts(self)
         dls = _loaders_of(self, ds_idx, dl)
-        averages = [] if any(isinstance(o, Recorder) for o in self.cbs) else [Recorder]
+        averages = [] if self.cbs.of(Recorder) else [Recorder]
         own = self.cbs.absent([*L(cbs), *averages])
         with self.uncut(), self.unchanged(*dls.values()), self.added_cbs(own), self.keep_modes():
             self.infer('validate', dls, cbs=own)

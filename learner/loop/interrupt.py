@@ -184,7 +184,7 @@ class HeldInInference(HeldInterrupt):
 
     def ask(self):
         route = self.owner.route
-        if route.peers is None: # else the others would wait for this one
+        if not route.peers: # else the others would wait for this one
             route.request(self.stop_if_pending, stops=True, anywhere=True)
 
     def __exit__(self, typ, e, tb):

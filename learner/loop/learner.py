@@ -28,6 +28,7 @@ from ..measure.kinds import Metrics,mk_metrics
 from ..record.recorder import Recorder
 from ..record.progress import ProgressCallback
 from ..record.files import path_in
+from .loop import up_to
 from .interrupt import load_optimizers
 from .route import ResumableRoute
 from .inference import check_parts
@@ -89,7 +90,7 @@ class ShowMixin(CopyMixin):
     @contextmanager
     def no_bar(self):
         "Draw no bars for a while; the table is printed"
-        cbs = [o for o in self.cbs if isinstance(o, ProgressCallback)]
+        cbs = self.cbs.of(ProgressCallback)
         old = [o.bars for o in cbs]
         with self.uncut() as body:
             try:
@@ -170,12 +171,12 @@ class Learner(ShowMixin):
         default_cbs:bool=True, # Attach those in `default_cbs`: `TrainEvalCallback`, `Recorder`, `ProgressCallback`
     ):
         super().__init__()
-        check_parts(dls, model, loss_func, self.cbs)
+        self.dls,self.model,self.loss_func = dls,model,loss_func
+        check_parts(self)
         if Path(model_dir).name: path_in(model_dir, 'path') # `.` and an empty one are `path` itself
         _check(opt_func, moms, lr=lr, wd=wd)
         load_optimizers() # not when the first fit has begun
         self.route = ResumableRoute(self)
-        self.dls,self.model,self.loss_func = dls,model,loss_func
         self.opt_func,self.lr,self.splitter = opt_func,lr,splitter
         self.wd,self.wd_bn_bias,self.train_bn,self.moms = wd,wd_bn_bias,train_bn,moms
         self.path,self.model_dir,self.metrics = Path('' if path is None else path).absolute(),Path(model_dir),metrics
@@ -197,4 +198,4 @@ class Learner(ShowMixin):
     def batch_limit(self, phase):
         limit,most = super().batch_limit(phase),env_limit()
         if most is None or self.mode in ('predict','lr_find'): return limit
-        return most if limit is None else min(limit, most)
+        return up_to(most, limit)

@@ -31,11 +31,20 @@ from ..restore.places import Searches
 from ..restore.snapshot import keep_loaders,keep_model_and_loss,unmoved
 
 # %% ../../nbs/loop/01_loop.ipynb #Route
+class Alone:
+    "In the place of `Peers`, the other processes of a run, where there are none; it is false"
+    deal = shards = stops = None
+    pausing = staticmethod(nullcontext) # around what is due at a pause, with a list of it as argument
+    noting = nullcontext # around the note of a position in training
+    def __bool__(self): return False
+    def decided(self, f): return f()
+    def in_all(self, samples, items): return samples,items
+
 class Route:
     """Takes a run through its epochs, an epoch through its phases, a phase through its batches. A bare `Loop` has this
     one, a `Learner` a `ResumableRoute`"""
     resuming = False # on the way to where an earlier run was stopped
-    learn,peers = weak(),None # `peers`: the other processes of the run, if there are any, see `Peers`
+    learn,peers = weak(),Alone() # `peers`: the other processes of the run, see `Peers`
     def __init__(self, learn): refer(self, 'learn', learn)
 
     def epochs(self):
@@ -62,14 +71,6 @@ class Route:
     def idxs(self, i):
         "What the sampler gave for batch `i`, which was drawn just now; None if it is not known"
     def n_drawn(self, i): "How many samples of batch `i` were drawn for this process; None if it is not known"
-
-    def decided(self, f):
-        "What `f()` returns; of several processes, the first one decides for all, such as by its clock"
-        return f() if self.peers is None else self.peers.procs.from_first(f)
-
-    def in_all(self, samples, items):
-        "Samples and items of a training batch, those of all processes added up"
-        return (samples,items) if self.peers is None else self.peers.totals
 
     def aside(self, resumable=False):
         "Around any inference; `resumable` if training could be resumed where it is"
@@ -231,8 +232,7 @@ class Phases(LoopState):
         if training:
             self.n_train = up_to(n, most) # of a whole epoch
             if self.n_train_iter is not None:
-                left = self.n_train_iter-self.train_iter # until the fit is over
-                most = left if most is None else min(left, most)
+                most = up_to(self.n_train_iter-self.train_iter, most) # until the fit is over
         self.stop_at = most if most is not None and (n is None or most<n) else None
         self.dl_name,self.dl,self.n_iter,self.training = name,dl,n if self.stop_at is None else most,training
 

@@ -10,7 +10,6 @@ __all__ = []
 # %% ../../nbs/loop/06_route.ipynb #imports
 from contextlib import contextmanager,nullcontext,suppress
 from dataclasses import dataclass,replace
-from functools import partial
 from itertools import count,takewhile
 from typing import Any
 from ..core.attendance import note_of_raiser
@@ -135,8 +134,9 @@ class Pauses(Whereabouts):
         self.target = self.resume_point = self.unfinished = None
         self.requests,self.cbs = [],()
 
-    def request(self, f, stops=False, in_parts=False, anywhere=False): # as in `Request`
-        waiting = self.peers.stops if stops and self.peers is not None else self.requests # until all processes know
+    def request(self, f, stops=False, in_parts=False, anywhere=False, once=False): # as in `Request`
+        waiting = self.peers.stops if stops and self.peers else self.requests # until all processes know
+        if once and any(o.f==f for o in waiting): return # asked for already
         waiting.append(Request(f, stops, in_parts, anywhere))
     def withdraw(self, f): self.requests = [o for o in self.requests if o.f!=f]
 
@@ -144,11 +144,16 @@ class Pauses(Whereabouts):
         "Nothing is half done: note the position, do what was asked for. `before` is what comes next, as in `Position`"
         learn,within = self.learn,before=='batch' # a phase
         resumable = learn.mode=='fit' and (learn.training or not within)
-        if resumable: self.resume_point = self.here(batch, announced) if within else Position.of(learn, before)
         moves = resumable and within # the next batch begins
-        if self.requests and (due := self.due_requests(resumable)):
-            if self.peers is None: self._carry_out(due)
-            else: self._carry_out_with_help(due, partial(self.here, batch, announced) if moves else None)
+        if moves: self.resume_point = None # until others have given their part, gradients may be of this process alone
+        elif resumable: self.resume_point = Position.of(learn, before)
+        if not (self.requests and (due := self.due_requests(resumable))): return
+        with self.peers.pausing(due): # a model may be divided
+            if moves:
+                with self.peers.noting(): self.resume_point = self.here(batch, announced)
+            for o in due:
+                self.requests.remove(o) # not all at once: if one fails, a stop that is still waiting is not lost
+                o.f()
         if moves: self.resume_point = None # not after a stop, which is an exception: the fit is resumed here
 
     def due_requests(self, resumable):
@@ -163,19 +168,6 @@ class Pauses(Whereabouts):
         learn = self.learn
         outer = learn.scopes[:learn.n_outer]
         return learn.mode in ('fit','lr_find') or ('epoch' in outer and 'train' not in outer)
-
-    def _carry_out(self, due):
-        for o in due:
-            self.requests.remove(o) # not all at once: if one fails, a stop that is still waiting is not lost
-            o.f()
-
-    def _carry_out_with_help(self, due, here):
-        "Do what is due when others have given their part of it. `here()` reads a position that the next batch moves on"
-        if here: self.resume_point = None # until then, gradients may be those of this process alone
-        with self.peers.pausing(due): # a model may be divided
-            if here:
-                with self.peers.noting(): self.resume_point = here()
-            self._carry_out(due)
 
 # %% ../../nbs/loop/06_route.ipynb #running
 @contextmanager
@@ -254,7 +246,7 @@ class ResumableRoute(Pauses):
     def idxs(self, i): return self.draws and self.draws.idxs(i)
     def n_drawn(self, i):
         if not isinstance(idxs := self.idxs(i), list): return None
-        if self.peers is None: return len(idxs)
+        if not self.peers: return len(idxs)
         if not self.draws.deals_indices: return None # they are cut when they are loaded
         return 0 if self.peers.left_out else self.peers.deal.n_loaded(len(idxs))
 
@@ -310,8 +302,7 @@ class ResumableRoute(Pauses):
         learn,target = self.learn,self.target
         fit = learn.training and learn.mode=='fit'
         parts = learn.searches.parts(learn, learn.dl) if fit else None
-        deal = self.peers and self.peers.deal
-        self.draws = Draws(learn.dl, resumable=fit, carry=fit and self.carry, parts=parts, deal=deal)
+        self.draws = Draws(learn.dl, resumable=fit, carry=fit and self.carry, parts=parts, deal=self.peers.deal)
         learn.iter = -1 # no batch of this phase has been drawn
         if fit: self.resume_point = None
         if not fit or target is None: return iter(self.draws),0,False
@@ -326,15 +317,14 @@ class ResumableRoute(Pauses):
         learn = self.learn
         learn.iter = i
         if not learn.training or learn.mode!='fit': return
-        alone = self.peers is None # else gradients may wait that are of this process alone
-        self.resume_point = self.here(i, True, exact=alone and getattr(learn.dl, 'num_workers', 0)>0)
+        # with peers, gradients may wait that are of this process alone
+        self.resume_point = self.here(i, True, exact=not self.peers and getattr(learn.dl, 'num_workers', 0)>0)
 
     @contextmanager
     def aside(self, resumable=False):
         noted = resumable and self.resume_point is None
         if noted:
-            with nullcontext() if self.peers is None else self.peers.noting():
-                self.resume_point = self.here(self.next_batch)
+            with self.peers.noting(): self.resume_point = self.here(self.next_batch)
         before = self.draws,self.next_batch,self.outer_pass
         if self.outer_pass is None and self.draws is not None: self.outer_pass = self.draws,self.learn.iter
         try: yield

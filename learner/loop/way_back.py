@@ -19,7 +19,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from ..core.callback import Callback,FuncCallback,without_refs
 from ..core.checks import is_sequence,listed
 from ..core.attendance import note_of_raiser
-from ..core.events import cancels
+from ..core.events import scope_of
 from ..core.tracebacks import warn
 from ..values.functions import is_own
 from ..values.copies import copied
@@ -91,15 +91,10 @@ def edited_rates(learn, stopped):
     return {k:v for k in ('lr','wd') if k in was and plain(v := getattr(learn, k))!=was[k]}
 
 def scheduled_in(learn,
-    relative:bool=True, # Also from those that begin with the value that the fit has
+    relative=(True,None,False), # Schedules that begin with the value that the fit has, may do so, and do not
 ):
     "Hyper-parameters that callbacks set from schedules"
-    cbs = [cb for cb in learn.cbs if cb.handler('rescale_hyper') and (relative or not getattr(cb, 'relative', False))]
-    return {k for cb in cbs for k in getattr(cb, 'sets', ())}
-
-def set_anyway(learn):
-    "Hyper-parameters that schedules set, whatever values the fit has"
-    cbs = [cb for cb in learn.cbs if cb.handler('rescale_hyper') and getattr(cb, 'relative', None) is False]
+    cbs = [cb for cb in learn.cbs if cb.handler('rescale_hyper') and getattr(cb, 'relative', None) in relative]
     return {k for cb in cbs for k in getattr(cb, 'sets', ())}
 
 def overrides_of(learn, stopped, lr, wd, by_fit):
@@ -317,7 +312,7 @@ class WayBack(Route):
 
     def ignores_cancel(self, e, cb):
         "Whether to ignore the cancel `e` that `cb` has raised: the stopped run was inside of that scope, uncancelled"
-        if not self.resuming or not any(isinstance(e, cancels[k]) for k in self.learn.scopes if k!='fit'): return False
+        if not self.resuming or scope_of(e) not in self.learn.scopes[1:]: return False
         at = self.target.position
         known = at.settings is None or any(k.split('.')[:2]==['callbacks', cb.name] for k in at.settings)
         if not known: warn(f"`{type(e).__name__}` was {note_of_raiser(e)} on the way to where the run was stopped, "

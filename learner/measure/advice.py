@@ -117,7 +117,7 @@ _as_tensors = "Arrays become tensors by `cbs=MapBatch(lambda b: tuple(map(torch.
 def _of_inputs(learn, e):
     "What to write, if inputs do not fit the model"
     xb,b = learn.xb,learn.batch
-    if isinstance(b, torch.Tensor) and any(isinstance(o, MapBatch) for o in learn.cbs): return (
+    if isinstance(b, torch.Tensor) and learn.cbs.of(MapBatch): return (
         "The function of a `MapBatch` returns the whole batch, as in `lambda b: {**b, 'name': v}`")
     if isinstance(xb, Mapping) or not isinstance(b, (tuple,list)): return ''
     ps = [p for p in signature(unwrapped(learn.model).forward).parameters.values() if p.kind is not p.KEYWORD_ONLY]

@@ -99,7 +99,7 @@ class PhaseMetrics:
             self.others.merge(self.now)
             yield
 
-    def state_dict(self): return [copied(gathered(m)) for m in self.now]
+    def state_dict(self): return gathered_by(self.now)
     def load_state_dict(self, states):
         later = self.others is not None and not self.others.is_first # one process has what all had gathered
         for m,s in zip(self.now, states):
@@ -121,6 +121,8 @@ def gathered(m):
     settings = _settings(m)
     def is_state(k, v): return isinstance(v, _numbers) or (isinstance(v, _containers) and k not in settings)
     return {k:v for k,v in attributes_of(m).items() if is_state(k, v)}
+
+def gathered_by(metrics): return [copied(gathered(m)) for m in metrics]
 
 def _callables(m): return {k:v for k,v in attributes_of(m).items() if callable(v)}
 

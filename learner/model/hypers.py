@@ -182,6 +182,11 @@ def set_hyper(
     for g,place,value in zip(groups, places, values):
         if not (name=='wd' and g.get('spared')): write_hyper(g, place, value, shared)
 
+# %% ../../nbs/model/02_hypers.ipynb #all_hypers
+def all_hypers(opt) -> dict: # One list of values for each name
+    "All hyper-parameters of an optimizer"
+    return {k:get_hyper(opt, k) for k in hypers(opt)}
+
 # %% ../../nbs/model/02_hypers.ipynb #with_added
 def with_added(
     opt:torch.optim.Optimizer, # Any optimizer of torch

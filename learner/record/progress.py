@@ -215,7 +215,7 @@ class ProgressCallback(Callback):
         self.bars,self.every,self.print_every,self.mark_best,self.screen = bars,every,print_every,mark_best,None
 
     def before_fit(self):
-        self.kind,self.rec = self.learn.mode,next((o for o in self.learn.cbs if isinstance(o, Recorder)), None)
+        self.kind,self.rec = self.learn.mode,self.learn.cbs.one(Recorder)
         self.screen = self._choose(self.rec.higher_is_better if self.mark_best and self.rec else {})
         self.next,self.means,self.n_queued = perf_counter()+self.every,deque(),0
 

@@ -23,7 +23,7 @@ from ..values.functions import cached_weakly
 from ..data.loaders import length
 from .history import Row,missing
 from ..model.groups import param_counts
-from ..model.hypers import get_hyper,hypers
+from ..model.hypers import all_hypers
 
 # %% ../../nbs/record/02_run_config.ipynb #RunConfig
 class RunConfig(dict):
@@ -140,7 +140,7 @@ def run_config(
         **_bounds(learn),
         bs={k:_batch_size(o) for k,o in loaders.items()}, n_batches={k:length(o) for k,o in loaders.items()},
         model=_model(learn.model), loss=learn.loss_func, metrics=[o.name for o in learn.metrics],
-        opt=dict(name=type(learn.opt).__name__, **{k:get_hyper(learn.opt, k) for k in hypers(learn.opt)}),
+        opt=dict(name=type(learn.opt).__name__, **all_hypers(learn.opt)),
         callbacks=_callbacks(learn.cbs), device=learn.dls.device,
         lineage=[o._asdict() for o in getattr(learn, 'lineage', ())],
         versions=dict(python=platform.python_version(), torch=torch.__version__, learner=__version__)))

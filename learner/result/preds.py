@@ -264,7 +264,7 @@ def loader(self:Learner,
     dl=None, # Any other iterable of batches; it goes before `ds_idx`
 ):
     "The loader that `ds_idx` and `dl` choose"
-    check_parts(self.dls, self.model, self.loss_func, self.cbs) # which may have been assigned
+    check_parts(self)
     dl = ds_idx if dl is None else dl
     check_choice('ds_idx', dl)
     return self.dls[dl] if isinstance(dl, str) or is_whole(dl) else dl

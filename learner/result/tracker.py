@@ -243,7 +243,7 @@ class SaveModelCallback(BestFiles):
         if self.fname is None: return None
         return self._path(self.fname),bool(self.every_epoch) or (self.watches and self.keep>1)
     def before_fit(self):
-        others = [o for o in self.learn.cbs if isinstance(o, SaveModelCallback) and o is not self]
+        others = [o for o in self.learn.cbs.of(SaveModelCallback) if o is not self]
         if self.writes_to and any(o.writes_to==self.writes_to for o in others):
             raise ValueError(f"Two `SaveModelCallback`s save as `{self.fname}`: give each an `fname` of its own")
         if self.fname is not None: check_folder(self._path(self.fname).parent)
@@ -320,7 +320,7 @@ class ReduceLROnPlateau(TrackerCallback):
         super().before_fit()
         self.wait = 0
     def act(self, val):
-        warming = any(isinstance(o, Warmup) and not o.is_over for o in self.learn.cbs) # it would set the rate again
+        warming = any(not o.is_over for o in self.learn.cbs.of(Warmup)) # it would set the rate again
         self.wait = 0 if self.new_best or warming else self.wait+1
         if self.wait<self.patience: return
         self.wait = 0

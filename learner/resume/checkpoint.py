@@ -128,7 +128,7 @@ def _check_settings(unit, best, monitor, sharded):
 def _check_fit(cb):
     "See that the fit can be saved as it was asked for"
     learn = cb.learn
-    if any(o is not cb and isinstance(o, Checkpoint) and o.folder==cb.folder for o in learn.cbs):
+    if any(o is not cb and o.folder==cb.folder for o in learn.cbs.of(Checkpoint)):
         raise ValueError(f"Two `Checkpoint`s save to `{cb.folder}`: give each a `folder` of its own")
     warn_of_workers(cb, 'saves the run, so that it can be resumed exactly')
 
@@ -212,7 +212,7 @@ class Checkpoint(Callback):
         self.interval.begin(self.learn)
         self.keeping.higher = self.result.higher
         self.fit_files = FitFiles(self.learn, self.files, self.keeping)
-        self.sigterm,self.failed,self.asked = SigtermHandler(self.learn),None,False
+        self.sigterm,self.failed = SigtermHandler(self.learn),None
         self.begun,self.carried,self.route.carry = True,self.route.carry,True
         self.done_before = done_in(self.route.target)
         if not self.route.resuming: self._ask() # the very beginning
@@ -234,13 +234,10 @@ class Checkpoint(Callback):
         if self.unit=='epoch' and self.interval.due(self.learn): self._ask()
         if not self.learn.has_epoch(self.learn.epoch+1): self._ask() # another callback may load the best weights next
 
-    def _ask(self):
-        if not self.asked: self.route.request(self.save, in_parts=self.sharded)
-        self.asked = True
+    def _ask(self): self.route.request(self.save, in_parts=self.sharded, once=True)
 
     def save(self):
         "Write a file, while no batch is running"
-        self.asked = False
         if any(map(is_lazy, self.learn.model.parameters())): return # nothing has been learned yet
         self._write(self.route.position())
 
@@ -283,7 +280,7 @@ def _found(learn, resume):
         file = _named_file(learn, resume)
         found = Checkpoints(file).newest() if file.is_dir() else (file,read_plain(file))
         return found,file
-    cb = next((o for o in learn.cbs if isinstance(o, Checkpoint)), None)
+    cb = learn.cbs.one(Checkpoint)
     if cb is None:
         raise ValueError(f"`resume={resume!r}` looks for the files of a `Checkpoint`, but the fit has none: "
             "add one to `cbs`, or name a file")

@@ -118,11 +118,11 @@ class Rewind(Callback):
         memory:int=2**30, # Bytes of the largest point to hold in memory, default 1 GiB; larger ones are temporary files
     ):
         self.interval,self.keep,self.memory = Interval(every, unit),whole('keep', keep, 1),whole('memory', memory, 1)
-        self.every,self.unit,self.points,self.waiting = self.interval.every,unit,deque(maxlen=keep),False
+        self.every,self.unit,self.points = self.interval.every,unit,deque(maxlen=keep)
 
     def before_fit(self):
         if not self.route.carry: warn_of_workers(self, 'holds the run, so that it can go back exactly')
-        self.carried,self.route.carry,self.waiting = self.route.carry,True,False
+        self.carried,self.route.carry = self.route.carry,True
         self.interval.begin(self.learn)
         self.of_loader = id(self.learn.dls.train)
         if not self.route.resuming: # a new deque: a trial puts the old one back
@@ -136,12 +136,9 @@ class Rewind(Callback):
 
     def before_draw(self):
         if self.learn.training and self.interval.due(self.learn): self._ask()
-    def _ask(self):
-        if not self.waiting: self.learn.at_pause(self._hold)
-        self.waiting = True
+    def _ask(self): self.route.request(self._hold, once=True)
 
     def _hold(self):
-        self.waiting = False
         if any(map(is_lazy, self.learn.model.parameters())): return # nothing has been learned yet
         if self.points and self.points[-1].n_iter==self.learn.train_iter: self.points.pop()
         self.points.append(Point.of(self.learn, self.memory))

@@ -42,7 +42,7 @@ from ..data.generators import is_stateful,same_state
 from ..loop.position import Position,callback_states,put_state,whole_states
 from ..loop.way_back import Turn
 from ..restore.places import by_name,model_and_loss
-from ..model.hypers import get_hyper,hypers,parts_of,set_hyper,with_added
+from ..model.hypers import all_hypers,hypers,parts_of,set_hyper,with_added
 from ..model.optimizer import clear_state,own_attrs,params_of
 from ..model.weights import hidden_of,load_weights,put_hidden,refuse_lazy,unwrapped,weights_of
 from ..record.files import on_cpu
@@ -127,7 +127,7 @@ class OptState:
     @classmethod
     def of(cls, learn, at):
         if learn.opt is None: return cls(None, None, [])
-        now = {} if learn.mode=='fit' else {k:get_hyper(learn.opt, k) for k in hypers(learn.opt)}
+        now = {} if learn.mode=='fit' else all_hypers(learn.opt)
         outside = None if at is None else encode(at.hypers_and_grads.outside | now, 'outside')
         return cls(on_cpu(learn.opt.state_dict()), outside, [_saved_attrs(o)[0] for o in parts_of(learn.opt)])
 

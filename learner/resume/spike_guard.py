@@ -198,7 +198,6 @@ class SpikeGuard(Rewind):
         if self.learn.train_iter%self.judge_every==0 and self.learn.training: self._judge()
     def after_train(self): self._judge(wait=True)
     def _hold(self):
-        self.waiting = False
         if self.watches_of.open: self._ask() # later, or it would lie behind the first batches of a step that spikes
         elif not self._judge(wait=True): super()._hold()
 

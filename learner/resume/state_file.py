@@ -123,7 +123,7 @@ def write_state(
     if learn.opt is not None: warn_unsaved(learn)
     with as_at(learn, at), file_events(learn, 'save_state', file, SavedRun.of(learn, at).as_dict()):
         check_plain(learn.saved, 'learn.saved')
-        shards = learn.route.peers and learn.route.peers.shards
+        shards = learn.route.peers.shards
         if not shards: return write_to(file, lambda f: _hashed(learn.saved, f))
         with shards.saved(learn.saved, file) as saved: return write_to(file, lambda f: _hashed(saved, f))
 

@@ -111,7 +111,7 @@ class TimeLimit(Callback):
     def over(self): return monotonic()>=self.end
 
     def before_draw(self):
-        if mid_epoch(self.learn) and self.route.decided(lambda: self.over): self.learn.at_pause(self._stop)
+        if mid_epoch(self.learn) and self.route.peers.decided(lambda: self.over): self.learn.at_pause(self._stop)
     def _stop(self): # asked for without `stops`, because it validates first: all processes do that together
         learn,self.stopped = self.learn,True
         if not just_validated(learn, self.rec):

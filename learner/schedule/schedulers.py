@@ -47,8 +47,8 @@ class HyperScheduler(Callback):
     _stateattrs = 'hps','scales','scaled'
     sets,hps,scales,scaled = (),{},{},{} # `scaled`: the highest values that `scales` are about
     def before_fit(self):
-        for o in self.learn.cbs:
-            if o is not self and isinstance(o, HyperScheduler): self._check_beside(o)
+        for o in self.learn.cbs.of(HyperScheduler):
+            if o is not self: self._check_beside(o)
         self.hps,self.scales,self.scaled,self.last = {k:[] for k in self.sets},{},{},(None,None)
         self._record()
     def _check_beside(self, other):
@@ -87,8 +87,7 @@ class HyperScheduler(Callback):
         for k,v in self.hps.items(): v.append(read_hyper(self.last[1], k))
     def after_fit(self): self._record()
     def _record(self):
-        for o in self.learn.cbs:
-            if isinstance(o, Recorder): o.hps = {**o.hps, **self.hps}
+        for o in self.learn.cbs.of(Recorder): o.hps = {**o.hps, **self.hps}
 
 # %% ../../nbs/schedule/02_schedulers.ipynb #ParamScheduler
 class ParamScheduler(HyperScheduler):

@@ -97,7 +97,7 @@ class Scheduled(Callback):
 
     def due(self):
         "Whether it is to be done now"
-        if self.when is None: return self._due() if self.unit!='s' else self.learn.route.decided(self._due)
+        if self.when is None: return self._due() if self.unit!='s' else self.learn.route.peers.decided(self._due)
         at = self.learn.epoch,self.learn.train_iter,self.ended
         if self.asked_at!=at: self.asked_at,self.answer = at,bool(self.when(self.learn))
         return self.answer
@@ -123,7 +123,7 @@ class Validate(Scheduled):
     def before_fit(self):
         if not self.learn.dls.valids: raise ValueError(
             "There is nothing to validate on: `dls` has no validation loader")
-        if any(isinstance(o, Validate) and o is not self for o in self.learn.cbs): raise ValueError(
+        if any(o is not self for o in self.learn.cbs.of(Validate)): raise ValueError(
             "There are two `Validate` callbacks: remove one. `when=f` combines any conditions")
         super().before_fit()
 
@@ -181,7 +181,7 @@ class ExtraValid(Scheduled):
         return (*super().new_columns, *(c for k in self.own_dls for c in rec.valid_columns(k, metrics)))
 
     def before_fit(self):
-        others = [o for o in self.learn.cbs if isinstance(o, ExtraValid) and o is not self]
+        others = [o for o in self.learn.cbs.of(ExtraValid) if o is not self]
         taken = {*self.learn.dls.loaders}.union(*(o.own_dls for o in others))
         for k in self.own_dls:
             if k in taken: raise ValueError(
@@ -213,14 +213,12 @@ class ExtraValid(Scheduled):
     def _validate(self):
         "Validate the own loaders with the own metrics, and add the results to those of the Learner"
         learn = self.learn
-        old = learn.to_validate,learn.results,learn.metrics
-        learn.to_validate = self.own_dls
-        if self.own_metrics is not None: learn.metrics = self.own_metrics
-        try:
+        with learn.keep_attrs(['to_validate','results','metrics']):
+            learn.to_validate = self.own_dls
+            if self.own_metrics is not None: learn.metrics = self.own_metrics
             learn.validate_now()
-            results = Row(**{**dict(old[1]), **dict(learn.results)})
-        finally: learn.to_validate,learn.results,learn.metrics = old
-        learn.results = results
+            results = learn.results
+        learn.results = Row(**dict(learn.results)|dict(results))
 
 # %% ../../nbs/schedule/06_validation.ipynb #lowered
 def lowered(limits, **most):

@@ -206,7 +206,7 @@ class _Average(_Averaging):
     def _renew(self, norms):
         "Renew statistics in a validation that is not one with the average"
         if not norms.modules: return
-        averages = [o for o in self.learn.cbs if isinstance(o, _Average)]
+        averages = self.learn.cbs.of(_Average)
         for o in averages: o.depth += 1
         try: norms.renew()
         finally:
@@ -240,7 +240,7 @@ class WeightAverage(_Average):
         own = [k for rec in recs for dl in self.learn.dls.valids for k in rec.valid_columns(dl)]
         return [f'{self.name}/{k}' for k in own]
 
-    def _recorders(self): return [o for o in self.learn.cbs if isinstance(o, Recorder)]
+    def _recorders(self): return self.learn.cbs.of(Recorder)
     def _wanted(self, validate): return self.fitting and self.n and self.validate==validate
 
     def before_validate(self):

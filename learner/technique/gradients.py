@@ -137,7 +137,7 @@ class GradientAccumulation(Callback):
         if n is None and (n := items) is None: raise ValueError(f"`{self.name}` finds no tensor in the batch, and "
             f"cannot know how many samples there are: write `{type(self).__name__}({self.n_acc}, count=f)`, where "
             "`f(learn)` returns their number")
-        self.bs,self.n = learn.route.in_all(n, items)
+        self.bs,self.n = learn.route.peers.in_all(n, items)
         if not self.samples: # count in samples: a loss times a million elements would overflow in half precision
             # below 1, of a batch with few targets, it would multiply the losses of those that follow
             per = self.n/self.bs if self.bs else 1.
@@ -151,7 +151,7 @@ class GradientAccumulation(Callback):
     def _compare(self):
         "Warn of a loss that compares samples, or averages over something else: its batches do not add up to one"
         learn,first = self.learn,self.first
-        n,apart = n_samples(learn),learn.route.peers is not None # several processes have shares of each batch
+        n,apart = n_samples(learn),bool(learn.route.peers) # several processes have shares of each batch
         name,so = 'GradientAccumulation',"`GradientAccumulation` does not give the step of the big batch"
         if self.count is not None or not n or apart: self.first = None; return
         if not average_unknown(learn): self.first = None; return compare_own_loss(learn, name, so)

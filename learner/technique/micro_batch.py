@@ -87,7 +87,7 @@ class _CutBatch:
         if self.bs is None: raise ValueError(
             "`MicroBatch` finds no tensor in the batch, and cannot know how many samples there are")
         self.unit = n+(n==0) # shares of the items, which may be many: their number would overflow in half precision
-        amp = next((o for o in learn.cbs if isinstance(o, MixedPrecision) and o.scaler), None)
+        amp = next((o for o in learn.cbs.of(MixedPrecision) if o.scaler), None)
         self.scale = amp.scaler.scale(torch.ones((), device=learn.device)) if amp else 1.
 
     def forget(self):

@@ -151,7 +151,7 @@ class MixedPrecision(LossScaling):
         self.scaled = self.pending = self.overflow = False
         no_closure(self)
         _check_device(device, self.amp_mode)
-        if any(isinstance(o, MixedPrecision) and o is not self for o in self.learn.cbs): raise ValueError(
+        if any(o is not self for o in self.learn.cbs.of(MixedPrecision)): raise ValueError(
             "There are two `MixedPrecision` callbacks: remove one, or use `to_fp16` and `to_bf16`, which replace it")
         if self.scaler is None and self.amp_mode=='fp16': self.new_scaler()
 
