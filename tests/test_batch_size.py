@@ -565,6 +565,50 @@ def test_losses_that_are_averages_or_say_what_they_are_need_no_warning(f, recwar
     fit_with(f)
     assert not [o for o in recwarn if 'average over samples' in str(o.message)]
 
+class MeanOfSum(nn.CrossEntropyLoss):
+    def __init__(self, reduction='sum'): super().__init__(reduction=reduction)
+    def forward(self, p, t): return super().forward(p, t)/len(t)
+class MeanBySum(MeanOfSum):
+    def __init__(self): super().__init__('mean')
+    def forward(self, p, t): return F.cross_entropy(p, t, reduction='sum')/len(t)
+class WeighsOfNone(MeanOfSum):
+    def __init__(self): super().__init__('none')
+    def forward(self, p, t): return (F.cross_entropy(p, t, reduction='none')*w4[t]).sum()/w4[t].sum()
+class SaysWeights(WeighsOfNone):
+    def n_items(self, t): return w4[t].sum()
+class Doubled(nn.CrossEntropyLoss):
+    def forward(self, p, t): return super().forward(p, t)*2
+class SumWithoutTorch(nn.Module):
+    reduction = 'sum'
+    def forward(self, p, t): return F.cross_entropy(p, t)
+
+def trained_on(batches, f, cb=None):
+    return Learner(DataLoaders(batches, batches, device='cpu'), Same(), f, lr=.01, cbs=cb).remove_cb(ProgressCallback)
+
+steps = pytest.mark.parametrize('cb', [lambda: None, lambda: MicroBatch(2), lambda: GradientAccumulation(10)],
+    ids=['none','MicroBatch','GradientAccumulation'])
+@steps
+@pytest.mark.parametrize('f,kind,advice', [(MeanOfSum(), 'sum', 'One that averages needs `reduction=\'mean\'`'),
+    (SumWithoutTorch(), 'sum', 'One that averages needs `reduction=\'mean\'`'),
+    (WeighsOfNone(), 'average', 'averages over something else')], ids=['sum','without torch','none'])
+def test_a_class_of_ones_own_may_average_whatever_reduction_it_has(f, kind, advice, cb, recwarn):
+    cb = cb()
+    trained_on(cut(classes(), 5), f, cb).fit(1)
+    said = [str(o.message) for o in recwarn if f'`{type(f).__name__}` is no {kind} over samples' in str(o.message)]
+    assert len(said)==(1 if cb is None else 2) and advice in said[-1]
+    assert cb is None or any(f'`{type(cb).__name__}` does not give the step of the ' in o for o in said)
+
+@steps
+@pytest.mark.parametrize('f', [MeanBySum(), SaysWeights(), Doubled(reduction='sum'), Doubled(reduction='mean'),
+    KL(reduction='batchmean')], ids=['mean by sum','says','sum','mean','batchmean'])
+def test_a_class_of_ones_own_with_the_right_reduction_needs_no_warning(f, cb, recwarn):
+    data = numbers() if isinstance(f, KL) else classes()
+    learn = trained_on(cut(data, 5), f, cb())
+    at_once = f(*data).item()/(n if getattr(f, 'reduction', '')=='sum' else 1)
+    assert learn.validate().valid_loss==pytest.approx(at_once, rel=1e-5)
+    learn.fit(1)
+    assert not [o for o in recwarn if 'over samples' in str(o.message)]
+
 def test_a_loss_that_a_callback_changes_is_not_asked(recwarn):
     class Twice(Callback):
         def after_loss(self): self.learn.loss = self.learn.loss*2

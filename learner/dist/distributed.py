@@ -22,6 +22,7 @@ from ..core.events import CancelFitException
 from ..data.generators import random_state,seed_all,set_random_state
 from ..data.batches import find_bs,map_tensors,rows_joined,rows_of,to_device
 from ..model.hypers import parts_of
+from ..model.loss_properties import is_summed
 from ..model.optimizer import params_of
 from ..measure.metrics import AvgSmoothLoss
 from ..measure.batch_checks import average_unknown,compare_loss
@@ -244,8 +245,8 @@ class Membership:
 
 # %% ../../nbs/dist/07_distributed.ipynb #compare_parts
 def compare_parts(learn, procs):
-    "Warn if the loss of the batch is not the average of those of its parts"
-    if not procs.from_first(lambda: average_unknown(learn)): return
+    "Warn if the loss of the batch is not the average of those of its parts. A sum is changed before"
+    if not procs.from_first(lambda: average_unknown(learn) and not is_summed(learn)): return
     parts = procs.gather(map_tensors(lambda o: o.detach().cpu(), (learn.pred, *learn.yb)))
     parts = [o for o in parts if find_bs(o)]
     if not procs.is_first or len(parts)<2: return

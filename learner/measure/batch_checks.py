@@ -19,7 +19,7 @@ from ..core.checks import short_name
 from ..data.generators import keep_random,random_state,same_state
 from ..data.batches import leaves_in,map_tensors,rows_of,tensors_in
 from ..model.loss_properties import has_mixed_means,inexact_parts,is_of_own_class,items_of
-from ..model.loss_properties import loss_is_of_model,loss_of
+from ..model.loss_properties import is_summed,loss_is_of_model,loss_of
 from ..model.loss_properties import n_items,n_samples,reduction_of,says_its_items
 from ..model.mapping import outputs
 from ..model.own_losses import has_hooks,is_power_of_two,own_loss
@@ -58,14 +58,15 @@ def _together(f, parts):
     except Exception: return # batches of different shapes, or of what cannot be joined
     return res if same_state(before, random_state()) else None
 
-def check_average(f, name, mean, parts, then, whole_is='for the first two batches together', part='each'):
-    """Warn of a function that is no average over samples. `mean` is the average of its values for each part. It
-    returns whether it has warned"""
+def check_average(f, name, mean, parts, then, whole_is='for the first two batches together', part='each',
+    kind='average'):
+    """Warn of a function that is no average over samples, or no other `kind`. `mean` is the average of its values for
+    each part. It returns whether it has warned"""
     if (whole := _together(f, parts)) is None: return False
     mean,exact = float(mean),next(tensors_in(parts[0])).dtype in (torch.float32,torch.float64)
     if not isfinite(whole+mean) or isclose(whole, mean, rel_tol=1e-4 if exact else .1, abs_tol=1e-6): return False
-    warnings.warn(f"`{name}` is no average over samples: {whole_is} it is {whole:.6g}, and "
-        f"the average of its values for {part} is {mean:.6g}. {then}")
+    warnings.warn(f"`{name}` is no {kind} over samples: {whole_is} it is {whole:.6g}, and "
+        f"the {kind} of its values for {part} is {mean:.6g}. {then}")
     return True
 
 # %% ../../nbs/measure/08_batch_checks.ipynb #average_unknown
@@ -75,12 +76,12 @@ def _may_change(learn, *events):
     return any(not cb.watches and getattr(cb, run, True) for ev in events for cb in learn.ordered_cbs(ev))
 
 def average_unknown(learn):
-    """Whether nothing says what the loss function averages over: it is a plain function, or of a class of the user's,
-    which may average over something else than the class that it inherits from"""
+    """Whether nothing says what the loss function averages over, or whether it sums: it is a plain function, or of a
+    class of the user's, which may do something else than the class that it inherits from"""
     f = learn.loss_func
-    if loss_is_of_model(learn) or reduction_of(f)!='mean': return False
-    if has_mixed_means(f) or says_its_items(f): return False
-    return items_of(f, *learn.yb) is None or is_of_own_class(f)
+    if loss_is_of_model(learn) or has_mixed_means(f): return False
+    if says_its_items(f) and reduction_of(f)!='sum': return False # a sum has no items
+    return is_of_own_class(f) or items_of(f, *learn.yb) is None
 
 # %% ../../nbs/measure/08_batch_checks.ipynb #compare_loss
 def _repeats(f, batch, loss):
@@ -90,15 +91,19 @@ def _repeats(f, batch, loss):
     except Exception: return False
     return isclose(again, loss, rel_tol=1e-5) or (isnan(again) and isnan(loss)) # of no targets that count
 
+no_sum = ("Its `reduction` is 'sum', which a class inherits. One that averages needs `reduction='mean'`; if it "
+    "computes a sum first, by the function, as in `F.cross_entropy(pred, targ, reduction='sum')/len(targ)`")
+
 def compare_loss(learn, loss, parts, name, so, seen=(), **where):
-    """Warn if `loss`, an average over `parts` of predictions and targets, is not that of all parts together. `name` is
-    the callback that averages, `so` what follows for its steps, `seen` parts with their losses, and `where` goes to
-    `check_average`"""
+    """Warn if `loss`, an average over `parts` of predictions and targets, or their sum if the loss says so, is not that
+    of all parts together. `name` is the callback that averages, `so` what follows for its steps, `seen` parts with
+    their losses, and `where` goes to `check_average`"""
     f = learn.loss_func
+    kind,advice = ('sum',no_sum) if is_summed(learn) else ('average', "A loss that compares samples needs them all at "
+        f"once; for one that averages over something else, give its number as `{name}(count=…)`")
     with learn.unchanged(), torch.no_grad():
         if not all(_repeats(f, *o) for o in seen): return
-        check_average(f, short_name(f), loss, parts, f"So {so}. A loss that compares samples needs them all at once; "
-            f"for one that averages over something else, give its number as `{name}(count=…)`", **where)
+        check_average(f, short_name(f), loss, parts, f"So {so}. {advice}", kind=kind, **where)
 
 # %% ../../nbs/measure/08_batch_checks.ipynb #Averages
 def _samples(batch, bs, at):
@@ -137,6 +142,7 @@ class Averages:
     ):
         self.metrics,self.avg_loss,self.asked = metrics,avg_loss,Asked() if asked is None else asked
         self.open,self.first,self.late,self.n = None,None,None,0
+        self.summed = False # whether the loss is to be a sum
 
     def _unsaid(self, learn):
         "What is averaged over something that is not known: metric, function, name, advice"
@@ -144,9 +150,11 @@ class Averages:
             f"`AccumMetric({m.name})` computes it for all samples at once; an attribute `n_items` of the function "
             "says what else it averages over") for m in self.metrics if not m.says_its_items(learn)]
         if self.avg_loss is not None and average_unknown(learn):
+            self.summed = is_summed(learn)
             res.append((self.avg_loss, f := learn.loss_func, short_name(f), "So the validation loss depends on the "
-                "batch size, as with every loss that compares samples. If it averages over something else, such as "
-                "weights, say so: `f.n_items = lambda targ: weight[targ].sum()`"))
+                "batch size" + (f". {no_sum}" if self.summed else ", as with every loss that compares samples. If it "
+                "averages over something else, such as weights, say so: "
+                "`f.n_items = lambda targ: weight[targ].sum()`")))
         return [o for o in res if o[1] not in self.asked]
 
     def __call__(self, learn) -> bool: # Whether there is nothing left to ask
@@ -180,11 +188,13 @@ class Averages:
 
     def _tell(self, m, f, name, then, batch, n1, n2):
         "Compare one function; returns whether it has been told, or there is no telling"
-        if batch.n==2 and m.count==n1+n2: return check_average(f, name, m.value, [self.first.of, batch.of], then)
-        try: mean = (f(*self.first.of)*n1 + f(*batch.of)*n2)/(n1+n2)
+        parts,which = [self.first.of, batch.of],'the first two batches' if batch.n==2 else f'batches 1 and {batch.n}'
+        summed = self.summed and m is self.avg_loss
+        if batch.n==2 and m.count==n1+n2 and not summed: return check_average(f, name, m.value, parts, then)
+        try: v1,v2 = (f(*o) for o in parts)
         except Exception: return True
-        which = 'the first two batches' if batch.n==2 else f'batches 1 and {batch.n}'
-        return check_average(f, name, mean, [self.first.of, batch.of], then, f'for {which} together')
+        mean,kind = (v1+v2,'sum') if summed else ((v1*n1+v2*n2)/(n1+n2),'average')
+        return check_average(f, name, mean, parts, then, f'for {which} together', kind=kind)
 
 # %% ../../nbs/measure/08_batch_checks.ipynb #check_own_loss
 def _own_loss(learn, batch):

@@ -159,8 +159,9 @@ class GradientAccumulation(Callback):
         first.append((items, learn.loss.detach(), (map_tensors(torch.Tensor.detach, learn.pred), *learn.yb)))
         if len(first)<2: return
         self.first = None
-        mean = sum(loss*n for n,loss,_ in first)/sum(n for n,*_ in first)
-        compare_loss(learn, mean, [o for *_,o in first], name, so, [(o, loss) for _,loss,o in first])
+        if is_summed(learn): both = sum(loss for _,loss,_ in first)
+        else: both = sum(loss*n for n,loss,_ in first)/sum(n for n,*_ in first)
+        compare_loss(learn, both, [o for *_,o in first], name, so, [(o, loss) for _,loss,o in first])
 
     def _check_size(self):
         "Warn of an `n_acc` that even the first batches exceed: it may be meant as a number of batches"
