@@ -3189,6 +3189,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                                   'learner/measure/batch_checks.py'),
                                               'learner.measure.batch_checks.Averages._is_changed': ( 'measure/batch_checks.html#averages._is_changed',
                                                                                                      'learner/measure/batch_checks.py'),
+                                              'learner.measure.batch_checks.Averages._noted': ( 'measure/batch_checks.html#averages._noted',
+                                                                                                'learner/measure/batch_checks.py'),
                                               'learner.measure.batch_checks.Averages._tell': ( 'measure/batch_checks.html#averages._tell',
                                                                                                'learner/measure/batch_checks.py'),
                                               'learner.measure.batch_checks.Averages._unsaid': ( 'measure/batch_checks.html#averages._unsaid',

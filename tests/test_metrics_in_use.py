@@ -660,6 +660,37 @@ def test_averages_are_not_warned_of(f, recwarn):
     learn.fit(1)
     assert not [o for o in recwarn if 'average over samples' in str(o.message)]
 
+class LeavesBehind(nn.Linear):
+    "Leaves a number of the batch in itself, as a variational autoencoder may leave its divergence"
+    def forward(self, x): self.kl = x.pow(2).mean(); return super().forward(x)
+def elbo(net):
+    def f(p, t): return F.cross_entropy(p, t)+net.kl
+    return f
+def summed_elbo(net):
+    class Summed(nn.CrossEntropyLoss):
+        def forward(self, p, t): return super().forward(p, t)+net.kl*len(t)
+    return Summed(reduction='sum')
+
+@pytest.mark.parametrize('most,loss', [(2**24, elbo), (2**24, summed_elbo), (40, elbo)], ids=['mean','sum','large'])
+def test_functions_of_what_the_model_left_behind_are_not_compared(most, loss, monkeypatch, recwarn):
+    monkeypatch.setattr(sys.modules[BatchCheck.__module__], 'most_values', most)
+    net,batches = LeavesBehind(3, 4),data(6, 12)
+    f,metrics = loss(net),dict(kl=lambda p,t: net.kl, twice=lambda p,t: 2*learn.loss, elbo=elbo(net))
+    learn = learner(batches, batches, metrics, f, net)
+    row = learn.validate()
+    assert not [o for o in recwarn if 'over samples' in str(o.message)]
+    x,y = (torch.cat(o) for o in zip(*batches))
+    at_once = f(net(x), y).item()/(len(y) if loss is summed_elbo else 1)
+    assert row.valid_loss==pytest.approx(at_once, rel=1e-5) and row.kl==pytest.approx(net.kl.item())
+
+def spans(p, t): return p.amax()*10-p.amin()*10
+@pytest.mark.parametrize('half', [False, True])
+def test_functions_of_predictions_are_compared_in_half_precision_too(half):
+    net,batches = LeavesBehind(3, 4),data(6, 12)
+    if half: net,batches = net.bfloat16(),[(x.bfloat16(), y) for x,y in batches]
+    with pytest.warns(UserWarning, match='`spans` is no average over samples'):
+        learner(batches, batches, loss_func=spans, model=net).validate()
+
 # A log
 def test_print_progress_prints_lines_and_takes_the_place_of_the_bar(capsys):
     learn = learner(data(6), cbs=[PrintProgress(every=3)])

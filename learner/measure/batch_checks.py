@@ -51,6 +51,13 @@ def _joined(parts):
         raise ValueError("a part has no row for each sample")
     return map_tensors(lambda *ts: torch.cat(ts), *parts)
 
+def _repeats(f, batch, loss):
+    """Whether `f` gives `loss` again, or the same twice. A loss with a state does not, nor one that a callback has
+    changed, and is not compared"""
+    try: again,loss = float(f(*batch)),float(f(*batch) if loss is None else loss)
+    except Exception: return False
+    return isclose(again, loss, rel_tol=1e-5) or (isnan(again) and isnan(loss)) # of no targets that count
+
 def _together(f, parts):
     "What `f` gives for all batches together; None if it cannot be called so, or draws random numbers"
     before = random_state()
@@ -59,12 +66,14 @@ def _together(f, parts):
     return res if same_state(before, random_state()) else None
 
 def check_average(f, name, mean, parts, then, whole_is='for the first two batches together', part='each',
-    kind='average'):
+    kind='average', again=None):
     """Warn of a function that is no average over samples, or no other `kind`. `mean` is the average of its values for
-    each part. It returns whether it has warned"""
+    each part, and `again()` computes it anew: if it is another one, the function depends on more than its arguments,
+    which says nothing. It returns whether there is nothing left to ask"""
     if (whole := _together(f, parts)) is None: return False
     mean,exact = float(mean),next(tensors_in(parts[0])).dtype in (torch.float32,torch.float64)
     if not isfinite(whole+mean) or isclose(whole, mean, rel_tol=1e-4 if exact else .1, abs_tol=1e-6): return False
+    if again and not _repeats(again, (), mean): return True
     warnings.warn(f"`{name}` is no {kind} over samples: {whole_is} it is {whole:.6g}, and "
         f"the {kind} of its values for {part} is {mean:.6g}. {then}")
     return True
@@ -84,13 +93,6 @@ def average_unknown(learn):
     return is_of_own_class(f) or items_of(f, *learn.yb) is None
 
 # %% ../../nbs/measure/08_batch_checks.ipynb #compare_loss
-def _repeats(f, batch, loss):
-    """Whether `f` gives `loss` again, or the same twice. A loss with a state does not, nor one that a callback has
-    changed, and is not compared"""
-    try: again,loss = float(f(*batch)),float(f(*batch) if loss is None else loss)
-    except Exception: return False
-    return isclose(again, loss, rel_tol=1e-5) or (isnan(again) and isnan(loss)) # of no targets that count
-
 no_sum = ("Its `reduction` is 'sum', which a class inherits. One that averages needs `reduction='mean'`; if it "
     "computes a sum first, by the function, as in `F.cross_entropy(pred, targ, reduction='sum')/len(targ)`")
 
@@ -186,15 +188,23 @@ class Averages:
         asked = [self.first, batch] if _may_change(learn, 'after_loss') else [batch]
         return not all(_repeats(f, o.of, o.loss) for o in asked)
 
+    def _noted(self, m, two, n, both):
+        "What two batches of `n` items have given as they ran; None if that is not known"
+        if m is not self.avg_loss: return m.value if two[1].n==2 and m.count==n else None
+        return None if any(o.loss is None for o in two) else both(*(float(o.loss) for o in two))
+
     def _tell(self, m, f, name, then, batch, n1, n2):
         "Compare one function; returns whether it has been told, or there is no telling"
-        parts,which = [self.first.of, batch.of],'the first two batches' if batch.n==2 else f'batches 1 and {batch.n}'
+        if not n1+n2: return False # no targets that count
+        two,which = (self.first,batch),'the first two batches' if batch.n==2 else f'batches 1 and {batch.n}'
         summed = self.summed and m is self.avg_loss
-        if batch.n==2 and m.count==n1+n2 and not summed: return check_average(f, name, m.value, parts, then)
-        try: v1,v2 = (f(*o) for o in parts)
+        def both(v1, v2): return v1+v2 if summed else (v1*n1+v2*n2)/(n1+n2)
+        def now(): return both(*(float(f(*o.of)) for o in two))
+        was = self._noted(m, two, n1+n2, both)
+        try: mean = now() if was is None else was
         except Exception: return True
-        mean,kind = (v1+v2,'sum') if summed else ((v1*n1+v2*n2)/(n1+n2),'average')
-        return check_average(f, name, mean, parts, then, f'for {which} together', kind=kind)
+        return check_average(f, name, mean, [o.of for o in two], then, f'for {which} together',
+            kind='sum' if summed else 'average', again=None if was is None else now)
 
 # %% ../../nbs/measure/08_batch_checks.ipynb #check_own_loss
 def _own_loss(learn, batch):
