@@ -65,6 +65,11 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
                      '\n'
                      '- `learn`: The learner after its batch\n'
                      '- `loss`: A value of the loss, as a tensor on the device',
+ 'AvgLoss.n_averaged': 'The number of samples in the batch, or of targets that count\n'
+                       '\n'
+                       'Parameters:\n'
+                       '\n'
+                       '- `learn`: The learner after its batch',
  'AvgMetric.__init__': 'Parameters:\n'
                        '\n'
                        '- `func`: `func(pred, *targs)` returns the average over a batch\n'
@@ -86,6 +91,7 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
                                '\n'
                                '- `axis`: The axis of the classes that would be right',
  'AvgMetric.merge': 'Parameters:\n\n- `states`: What the metric has gathered in each of several processes',
+ 'AvgMetric.n_averaged': 'Parameters:\n\n- `learn`: The learner after its batch',
  'AvgMetric.says_its_items': 'Parameters:\n\n- `learn`: The learner after its batch',
  'AvgSmoothLoss.__init__': 'Parameters:\n\n- `beta`: Weight of the average so far, in [0,1)',
  'AvgSmoothLoss.accumulate': 'Take in the batch that `learn` has just done\n'

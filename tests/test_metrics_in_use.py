@@ -1,6 +1,6 @@
 """Metrics and the recorder as callbacks and users meet them: results for every order, states of nested phases, values
 for one batch, plots"""
-import sys,warnings,weakref
+import re,sys,warnings,weakref
 from collections import Counter,deque
 from functools import partial,update_wrapper,wraps
 from types import SimpleNamespace
@@ -659,6 +659,36 @@ def test_averages_are_not_warned_of(f, recwarn):
     learn = learner(data(bs=7), metrics=f if f is not mae else lambda p,t: mae(p.argmax(1).float(), t.float()))
     learn.fit(1)
     assert not [o for o in recwarn if 'average over samples' in str(o.message)]
+
+def kept(f):
+    "A metric of the targets that count"
+    def g(p, t, ignore_index=-100): k = t!=ignore_index; return f(p[k], t[k])
+    g.__name__ = f.__name__
+    return g
+def with_ignored(n, bs, index=-100):
+    "Batches of which ever more targets are ignored"
+    return [(x, torch.where(torch.arange(bs)<i, index, y)) for i,(x,y) in enumerate(data(n, bs))]
+
+@pytest.mark.parametrize('f', [f1, recall_at_1, largest])
+@pytest.mark.parametrize('index', [-100, 7])
+def test_a_function_that_ignores_targets_is_compared_too(f, index):
+    loss,learned = nn.CrossEntropyLoss(ignore_index=index),with_ignored(4, 12, index)
+    with pytest.warns(UserWarning, match=f'`{f.__name__}` is no average over samples: .* it is ([0-9.]+),') as said:
+        learner(learned, learned, [kept(f), accuracy], loss, model := nn.Linear(3, 4)).validate()
+    two = [torch.cat(o) for o in zip(*learned[:2])]
+    told = re.search(r'it is ([0-9.]+), and', str(said[0].message))[1]
+    assert len(said)==1 and float(told)==pytest.approx(float(kept(f)(model(two[0]).detach(), two[1], index)), rel=1e-5)
+
+@pytest.mark.parametrize('f', [kept(right), partial(kept(right), ignore_index=3), partial(accuracy, ignore_index=0),
+    wraps(accuracy)(lambda *args, **kwargs: accuracy(*args, **kwargs)), AccumMetric(kept(f1), flatten=False)],
+    ids=['mean','partial','library','wrapper','all'])
+@pytest.mark.parametrize('size', [2**24, 40])
+def test_functions_that_average_over_targets_that_count_are_not_warned_of(f, size, monkeypatch, recwarn):
+    monkeypatch.setattr(sys.modules[BatchCheck.__module__], 'most_values', size)
+    batches = with_ignored(6, 12)
+    batches[1] = batches[1][0],torch.full((12,), -100) # none counts
+    learner(batches, batches, f, nn.CrossEntropyLoss()).fit(1)
+    assert not [o for o in recwarn if 'over samples' in str(o.message)]
 
 class LeavesBehind(nn.Linear):
     "Leaves a number of the batch in itself, as a variational autoencoder may leave its divergence"

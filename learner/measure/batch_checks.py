@@ -165,7 +165,7 @@ class Averages:
         if self.open and is_power_of_two(self.n): # the last of these is from the second half
             if (part := _part_of(learn)) is None: return True
             batch = SimpleNamespace(of=(part.pred, *part.yb), n=self.n, loss=self.avg_loss and part.loss,
-                sizes=[o and (n_items if o[0] is self.avg_loss else n_samples)(part) for o in self.open])
+                sizes=[o and o[0].n_averaged(part) for o in self.open])
             if self.first is None: self.first = batch
             elif self.n==2: self._compare(learn, batch)
             else: self.late = batch
@@ -197,6 +197,7 @@ class Averages:
         "Compare one function; returns whether it has been told, or there is no telling"
         if not n1+n2: return False # no targets that count
         two,which = (self.first,batch),'the first two batches' if batch.n==2 else f'batches 1 and {batch.n}'
+        if m is not self.avg_loss: f = m.as_called()
         summed = self.summed and m is self.avg_loss
         def both(v1, v2): return v1+v2 if summed else (v1*n1+v2*n2)/(n1+n2)
         def now(): return both(*(float(f(*o.of)) for o in two))

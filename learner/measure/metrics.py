@@ -318,7 +318,13 @@ class AvgMetric(Metric):
         self.add(v, n)
     def says_its_items(self, learn): # The learner after its batch
         "Whether it is known what the function averages over"
-        return self.ignores or items_of(self.func, *learn.yb) is not None
+        return (self.ignores and of_library(innermost(self.func))) or items_of(self.func, *learn.yb) is not None
+    def n_averaged(self, learn): # The learner after its batch
+        "The number of samples in the batch, or of targets that count"
+        return count_kept(learn.yb[0], self._index) if self.ignores and learn.yb else n_samples(learn)
+    def as_called(self):
+        "The function as the batches of this phase call it"
+        return partial(self.func, ignore_index=self._index) if self.ignores else self.func
     def called_with_axis(self, axis):
         if type(self) is not AvgMetric: return super().called_with_axis(axis)
         return f'partial({func_name(self.func)}, axis={axis})' if has_argument(self.func, 'axis') else None
@@ -389,6 +395,7 @@ class AvgLoss(AvgMetric):
         count=None, # `count(learn)` returns the number of items that the loss averages; default: as the recorder counts
     ): self.count_items,self._name = count,'loss'; self.reset()
     def accumulate(self, learn): self.add_loss(learn, learn.loss)
+    def n_averaged(self, learn): return loss_items(learn, self.count_items)
     def add_loss(self,
         learn, # The learner after its batch
         loss, # A value of the loss, as a tensor on the device
