@@ -3541,6 +3541,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                             'learner/measure/metrics.py'),
                                          'learner.measure.metrics._HeldModules.restore': ( 'measure/metrics.html#_heldmodules.restore',
                                                                                            'learner/measure/metrics.py'),
+                                         'learner.measure.metrics._alike': ('measure/metrics.html#_alike', 'learner/measure/metrics.py'),
                                          'learner.measure.metrics._attributes': ( 'measure/metrics.html#_attributes',
                                                                                   'learner/measure/metrics.py'),
                                          'learner.measure.metrics._become': ('measure/metrics.html#_become', 'learner/measure/metrics.py'),

@@ -65,7 +65,8 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
                      '\n'
                      '- `learn`: The learner after its batch\n'
                      '- `loss`: A value of the loss, as a tensor on the device',
- 'AvgLoss.n_averaged': 'The number of samples in the batch, or of targets that count\n'
+ 'AvgLoss.n_averaged': 'The number of samples in the batch, or of targets that count; 1 if there is no tensor, in '
+                       'predictions neither\n'
                        '\n'
                        'Parameters:\n'
                        '\n'

@@ -565,6 +565,12 @@ def test_losses_that_are_averages_or_say_what_they_are_need_no_warning(f, recwar
     fit_with(f)
     assert not [o for o in recwarn if 'average over samples' in str(o.message)]
 
+def test_first_batches_without_a_target_that_counts_are_no_average(recwarn):
+    p,t = randn(20, 4),torch.cat([torch.full((10,), -100), randint(4, 10)])
+    def f(p, t): return F.cross_entropy(p, t)
+    assert learner(cut((p, t), 5), f).validate().valid_loss==pytest.approx(f(p, t).item(), rel=1e-5)
+    assert not [o for o in recwarn if 'average over samples' in str(o.message)]
+
 class MeanOfSum(nn.CrossEntropyLoss):
     def __init__(self, reduction='sum'): super().__init__(reduction=reduction)
     def forward(self, p, t): return super().forward(p, t)/len(t)

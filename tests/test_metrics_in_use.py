@@ -690,6 +690,27 @@ def test_functions_that_average_over_targets_that_count_are_not_warned_of(f, siz
     learner(batches, batches, f, nn.CrossEntropyLoss()).fit(1)
     assert not [o for o in recwarn if 'over samples' in str(o.message)]
 
+class Lengths(nn.Module):
+    "Predicts numbers of texts, as a tensor or as a list"
+    def __init__(self, of=torch.tensor): super().__init__(); self.w,self.of = nn.Parameter(torch.zeros(1)),of
+    def forward(self, texts): return self.of([float(len(o)) for o in texts])
+def gap(pred, targ): return (torch.as_tensor(pred)-torch.tensor([float(len(o)) for o in targ])).abs().mean()
+def same_length(pred, targ): return sum(int(p)==len(t) for p,t in zip(pred, targ))/len(targ)
+texts = [(['a','bb'], ['x','yyy']), (['a','bb','c'], ['x','yyy','zz']), (['a'], ['xx']), (['a'], ['x'])]
+
+@pytest.mark.parametrize('count', [None, lambda learn: len(learn.y)], ids=['alike','count'])
+@pytest.mark.parametrize('of', [torch.tensor, list], ids=['tensor','list'])
+@pytest.mark.parametrize('says', [False, True])
+def test_batches_without_a_tensor_count_alike_unless_their_number_is_told(says, of, count, recwarn):
+    def right(pred, targ): return same_length(pred, targ)
+    if says: right.n_items = lambda targ: len(targ)
+    row = learner(texts, texts, right, gap, Lengths(of), recorder=Recorder(count=count)).validate()
+    told = {str(o.message).split(' ')[0] for o in recwarn if 'counts every batch alike' in str(o.message)}
+    known = says or of is torch.tensor
+    assert told=={*(['`loss`'] if count is None else []), *([] if known else ['`right`'])}
+    assert row.valid_loss==pytest.approx(4/7 if count else (1/2+2/3+1+0)/4)
+    assert row.right==pytest.approx(3/7 if known else (1/2+1/3+0+1)/4)
+
 class LeavesBehind(nn.Linear):
     "Leaves a number of the batch in itself, as a variational autoencoder may leave its divergence"
     def forward(self, x): self.kl = x.pow(2).mean(); return super().forward(x)

@@ -195,6 +195,7 @@ class Averages:
 
     def _tell(self, m, f, name, then, batch, n1, n2):
         "Compare one function; returns whether it has been told, or there is no telling"
+        if n1 is None or n2 is None: return True # it has been said that batches count alike
         if not n1+n2: return False # no targets that count
         two,which = (self.first,batch),'the first two batches' if batch.n==2 else f'batches 1 and {batch.n}'
         if m is not self.avg_loss: f = m.as_called()

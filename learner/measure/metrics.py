@@ -24,7 +24,7 @@ from ..values.functions import module_internals,of_library
 from ..values.tensors import as_single
 from ..values.copies import copied
 from ..data.search import in_slots,slots_of
-from ..data.batches import single
+from ..data.batches import find_bs,single
 from ..model.losses import check_places
 from ..model.loss_properties import count_kept,ignore_index_of,items_of,kind_of,loss_of,loss_per_sample
 from ..model.loss_properties import is_summed,n_items,n_samples,reduction_in
@@ -284,6 +284,9 @@ def _weighted(bundle):
     return zip(weighted, ns.tolist() if isinstance(ns, torch.Tensor) else ns)
 
 # %% ../../nbs/measure/01_metrics.ipynb #AvgMetric
+def _alike(name, how): return (f"`{name}` counts every batch alike, because it finds no tensor in one, and cannot know "
+    f"how many samples there are: write {how}")
+
 class AvgMetric(Metric):
     "Average of `func(pred, *yb)` over samples, or over what `func` averages over"
     ignores = False # whether `func` can leave targets out
@@ -310,7 +313,7 @@ class AvgMetric(Metric):
             if self._index is None: self._index = ignored_by(self.func, learn)
             settings,kept = {'ignore_index': self._index},count_kept(yb[0], self._index) if yb else None
         n = items_of(self.func, *yb)
-        if n is None: n = n_samples(learn) if kept is None else kept
+        if n is None: n = self.n_averaged(learn) if kept is None else kept
         try: v = unchecked(self.func)(learn.pred, *yb, **settings)
         except (AttributeError,TypeError):
             if of_library(innermost(self.func)): self.pair(learn) # says what it got, where that are no tensors
@@ -320,8 +323,12 @@ class AvgMetric(Metric):
         "Whether it is known what the function averages over"
         return (self.ignores and of_library(innermost(self.func))) or items_of(self.func, *learn.yb) is not None
     def n_averaged(self, learn): # The learner after its batch
-        "The number of samples in the batch, or of targets that count"
-        return count_kept(learn.yb[0], self._index) if self.ignores and learn.yb else n_samples(learn)
+        "The number of samples in the batch, or of targets that count; 1 if there is no tensor, in predictions neither"
+        if self.ignores and learn.yb: return count_kept(learn.yb[0], self._index)
+        n = n_samples(learn)
+        if n is None: n = find_bs(learn.pred)
+        if n is None: warn(_alike(self.name, "`f.n_items = lambda targ: len(targ)` for the function `f` of the metric"))
+        return 1 if n is None else n
     def as_called(self):
         "The function as the batches of this phase call it"
         return partial(self.func, ignore_index=self._index) if self.ignores else self.func
@@ -408,8 +415,7 @@ class AvgLoss(AvgMetric):
         if loss.numel()!=1 or (how=='none' and loss.ndim): return self.add(loss.detach().mean(), loss.numel())
         if how=='sum': return self.add(loss_per_sample(learn, loss), n_samples(learn) or 1)
         n = loss_items(learn, self.count_items)
-        if n is None: warn(f"`{self.name}` counts every batch alike, because it finds no tensor in one, and cannot "
-            "know how many samples there are: write `cbs=Recorder(count=f)`, where `f(learn)` returns their number")
+        if n is None: warn(_alike(self.name, "`cbs=Recorder(count=f)`, where `f(learn)` returns their number"))
         self.add(loss, 1 if n is None else n)
 
 class AvgSmoothLoss(Metric):
