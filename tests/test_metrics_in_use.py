@@ -1054,6 +1054,16 @@ def test_a_metric_that_takes_another_axis_for_the_classes_than_the_loss_is_named
     else: assert not said
     if metric is not mse and not told: assert float(dict(res)[learn.metrics[0].name])==1
 
+def test_a_loss_of_ones_own_class_may_take_any_axis_for_the_classes(recwarn):
+    class ClassesLast(nn.CrossEntropyLoss):
+        def forward(self, p, y): return super().forward(p.transpose(1, 2), y)
+    pred = torch.randn(6, 4, 4)
+    dl = [(pred, pred.argmax(2))]
+    learn = Learner(DataLoaders(dl, dl, device='cpu'), nn.Identity(), ClassesLast(),
+        metrics=accuracy).remove_cb(ProgressCallback)
+    assert float(dict(learn.validate())['accuracy'])==1
+    assert not [o for o in recwarn if 'for the classes' in str(o.message)]
+
 class Scaled(nn.Module):
     def __init__(self): super().__init__(); self.scale = nn.Parameter(torch.ones(()))
     def forward(self, x): return x*self.scale

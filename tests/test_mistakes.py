@@ -64,6 +64,24 @@ def classes(*last, loss_func=None, n=3):
     return synth_learner(dls=DataLoaders([(torch.randn(12, 4), y)]*3, device='cpu'),
         model=nn.Sequential(nn.Linear(4, n), *last), loss_func=loss_func or nn.CrossEntropyLoss())
 
+class Renamed(nn.CrossEntropyLoss): "Computes what the class of torch computes"
+class OfProbs(nn.CrossEntropyLoss):
+    "Takes probabilities"
+    def forward(self, p, y): return F.nll_loss(p.log(), y)
+class OfProbsToo(nn.BCEWithLogitsLoss):
+    def forward(self, p, y): return F.binary_cross_entropy(p, y)
+class OfProbsFlat(CrossEntropyLossFlat):
+    def __call__(self, p, y): return F.nll_loss(p.log(), y)
+class OfFirst(nn.NLLLoss):
+    "Takes the first of two outputs"
+    def forward(self, out, y): return super().forward(out[0], y)
+class AndInputs(nn.Module):
+    def forward(self, x): return x.log_softmax(1),x
+class GivesFirst(Callback):
+    "Gives the loss the first of two outputs, and others both"
+    def after_pred(self): self.both = self.pred; self.learn.pred = self.pred[0]
+    def after_loss(self): self.learn.pred = self.both
+
 class InList(nn.Module):
     "Has layers in a plain list or dict"
     def __init__(self, kind):
@@ -123,6 +141,8 @@ planted = dict(
         "The model ends in a sigmoid, and `BCEWithLogitsLoss` computes a sigmoid itself"),
     scores_without_log=(lambda: classes(nn.Softmax(1), loss_func=nn.NLLLoss()),
         "`NLLLoss` takes the logarithms of probabilities.*write `log_softmax`"),
+    scores_of_a_kind=(lambda: classes(nn.Softmax(1), loss_func=Renamed()),
+        "The model ends in a softmax, and `Renamed`"),
     scores_for_nll=(lambda: classes(loss_func=nn.NLLLoss()),
         r"`NLLLoss` takes the logarithms of probabilities.*`loss_func=nn.CrossEntropyLoss\(\)`"),
     mode=(lambda: synth_learner(cbs=Looks), "in evaluation mode in the middle of training.*`with learn.keep_modes"),
@@ -273,7 +293,15 @@ class Adversary(Callback):
     def before_fit(self): self.sgd = torch.optim.SGD(self.model.head.parameters(), lr=.1)
     def before_batch(self): self.model.head(self.x).mean().backward(); self.sgd.step(); self.sgd.zero_grad()
 
-fine = dict(wraps=lambda: synth_learner(cbs=Wraps), adversary=lambda: synth_learner(model=Unused(), cbs=Adversary,
+def first_of_two():
+    learn = classes(AndInputs(), loss_func=nn.NLLLoss())
+    return learn.add_cb(GivesFirst)
+
+fine = dict(of_probs=lambda: classes(nn.Softmax(1), loss_func=OfProbs()),
+    of_probs_too=lambda: classes(nn.Sigmoid(), loss_func=OfProbsToo(), n=1),
+    of_probs_flat=lambda: classes(nn.Softmax(1), loss_func=OfProbsFlat()),
+    of_first=lambda: classes(AndInputs(), loss_func=OfFirst()), first_of_two=first_of_two,
+    wraps=lambda: synth_learner(cbs=Wraps), adversary=lambda: synth_learner(model=Unused(), cbs=Adversary,
         splitter=lambda m: [m.a, m.b]),
     own_optimizer=lambda: synth_learner(model=InList(lambda o: [o]), cbs=OwnOptimizer),
     no_list=lambda: synth_learner(model=InList(lambda o: nn.ModuleList([o]))),

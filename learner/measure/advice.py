@@ -322,7 +322,7 @@ def _axis_taken(m):
 def _check_axes(metrics, loss_func, pred, targ):
     "Warn of metrics that take the classes along another axis than the loss, where either would fit"
     axes = _axes_without(pred, targ)
-    if len(axes)<2 or kind_of(loss_func)!='class': return
+    if len(axes)<2 or kind_of(loss_func)!='class' or is_of_own_class(loss_func): return
     axis = class_axis_of(loss_func)%pred.ndim
     for m in metrics:
         taken = None if (o := _axis_taken(m)) is None else o%pred.ndim
