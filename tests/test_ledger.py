@@ -327,6 +327,31 @@ def test_samples_that_are_ignored_are_the_easiest():
     assert (o.loss[::3]==0).all() and (o.loss>0).sum()==8
     assert not {0, 3, 6, 9} & {*learn.ledger.hardest(8)['idx']}
 
+def test_samples_without_a_label_are_not_decided():
+    "Neither learned, nor among those that were never learned; where a part has a label, that part decides"
+    scores = torch.tensor([0.,9.,0.])[:,None].expand(6, 3, 2).clone() # all decide class 1
+    y = torch.tensor([[-100,-100], [-100,-100], [-100,0], [-100,1], [0,1], [1,1]])
+    model = nn.Linear(2, 2)
+    nn.init.eye_(model.weight)
+    learn = make(dl=DataLoader(TensorDataset(scores, y), 3), model=model,
+        loss_func=nn.CrossEntropyLoss()).fit(2, cbs=Ledger(), lr=0.)
+    costs = learn.ledger
+    assert costs.right.tolist()==[-1, -1, 0, 1, 0, 1]
+    assert costs.samples().learned.tolist()==[False, False, False, True, False, True]
+    assert {*costs.hardest(2, 'forgotten')['idx']}=={2, 4}
+
+def test_a_visit_without_a_label_is_no_decision():
+    costs = Ledger().accounts.after([visit(i, range(3), [1.]*3, right)
+        for i,right in enumerate([[1, 0, -1], [-1, -1, -1], [0, 0, -1]])])
+    assert costs.forgotten.tolist()==[1, 0, 0] and costs.learned.tolist()==[True, False, False]
+    assert costs.right.tolist()==[0, 0, -1] and costs.hardest(3, 'forgotten')['idx'].tolist()==[1, 0, 2]
+
+def test_narrow_targets_have_no_label_to_ignore():
+    "-100 is no number of 8 bits without a sign, and 156 is a class"
+    learn = make(dl=DataLoader(TensorDataset(torch.eye(200)[:4], torch.full((4,), 156, dtype=torch.uint8)), 4),
+        model=nn.Linear(200, 200), loss_func=lambda p, t: F.cross_entropy(p, t.long())).fit(1, cbs=Ledger())
+    assert (learn.ledger.right==0).all()
+
 def test_samples_that_were_never_learned_come_before_forgotten_ones():
     costs = Ledger().accounts.after(
         [visit(i, range(3), [1., 2., 3.], right) for i,right in enumerate([[False, True, True], [False, False, True]])])

@@ -25,6 +25,7 @@ from ..data.generators import keep_random
 from ..data.batches import find_bs
 from ..data.sampling import by_number
 from ..record.history import History,Row
+from ..model.losses import is_kept
 from ..model.loss_properties import activation_of,decodes_of,ignore_index_of,is_of_own_class,items_of,losses_in
 from ..restore.tensors import version_of
 from ..loop.learner import Learner
@@ -81,7 +82,7 @@ class Accounts:
         self.visits[ids] += 1
         self.total[ids] += losses
         self.forgotten[ids] += (self.right[ids]==1) & (right==0)
-        self.right[ids] = right
+        self.right[ids] = np.where(right==-1, self.right[ids], right)
         self.learned[ids] |= right==1
 
 # %% ../../nbs/diagnose/07_ledger.ipynb #SampleCosts
@@ -113,7 +114,8 @@ class SampleCosts(Accounts):
         "The samples that have cost most"
         o = self.samples()
         cost = np.nan_to_num(o.loss, nan=np.inf)
-        key = (cost,) if by=='loss' else (cost, np.where(o.learned, o.forgotten, np.iinfo('int32').max))
+        never = (self.right[o.idxs]!=-1) & ~o.learned # and it was decided
+        key = (cost,) if by=='loss' else (cost, np.where(never, np.iinfo('int32').max, o.forgotten))
         best = np.lexsort(key)[::-1][:k]
         return History([Row(**{'idx' if n=='idxs' else n:v[i].item() for n,v in dict(o).items()}) for i in best])
 
@@ -126,7 +128,7 @@ class Visits:
     of:tuple|None        # Predictions and targets, until they are judged
     alike:object=None    # Visits with equal ones can be judged together
     losses:torch.Tensor|None=None
-    right:torch.Tensor|None=None # Whether they are decided rightly; None if there is no telling
+    right:torch.Tensor|None=None # 1 if decided rightly, 0 if not, -1 without a label; None if there is no telling
 
     def arrays(self):
         n = len(self.ids)
@@ -194,7 +196,9 @@ class Judge:
         dec,targ = self.dec(self.act(pred)),yb[0]
         if dec.is_floating_point() and not targ.is_floating_point() and dec.ndim==targ.ndim+1: dec = dec.argmax(1)
         if dec.is_floating_point() or dec.shape!=targ.shape: return
-        return ((dec==targ) | (targ==self.ignored)).reshape(len(targ), -1).all(1)
+        kept = is_kept(targ, self.ignored)
+        right,labelled = (o.reshape(len(targ), -1) for o in ((dec==targ) | ~kept, kept))
+        return right.all(1).to(torch.int8).masked_fill(~labelled.any(1), -1)
 
 # %% ../../nbs/diagnose/07_ledger.ipynb #Ledger
 class Ledger(Callback):
