@@ -1495,6 +1495,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                       'learner/diagnose/mistakes.py'),
                                            'learner.diagnose.mistakes.check_ties': ( 'diagnose/mistakes.html#check_ties',
                                                                                      'learner/diagnose/mistakes.py'),
+                                           'learner.diagnose.mistakes.functions_in': ( 'diagnose/mistakes.html#functions_in',
+                                                                                       'learner/diagnose/mistakes.py'),
                                            'learner.diagnose.mistakes.in_opt': ( 'diagnose/mistakes.html#in_opt',
                                                                                  'learner/diagnose/mistakes.py'),
                                            'learner.diagnose.mistakes.is_silent': ( 'diagnose/mistakes.html#is_silent',

@@ -293,6 +293,26 @@ class Adversary(Callback):
     def before_fit(self): self.sgd = torch.optim.SGD(self.model.head.parameters(), lr=.1)
     def before_batch(self): self.model.head(self.x).mean().backward(); self.sgd.step(); self.sgd.zero_grad()
 
+def with_state(*cbs, cls=Learner):
+    learn = synth_learner()
+    return cls(learn.dls, nn.Sequential(State(), nn.Linear(1, 1)), nn.MSELoss(), lr=.01,
+        cbs=cbs).remove_cb(ProgressCallback)
+class ResetsItself(Learner):
+    "Resets its model before each epoch"
+    def __init__(self, *args, **kwargs): super().__init__(*args, **kwargs); self.on(event.before_epoch)(self.begin)
+    def begin(self, learn): self.model[0].reset()
+class AtFit(Learner):
+    def fit(self, *args, **kwargs): self.model[0].reset(); return super().fit(*args, **kwargs)
+@on(event.before_epoch)
+def begin_anew(learn): learn.model[0].reset()
+class Resets:
+    def begin(self, learn): learn.model[0].reset()
+
+def read_by_lambda():
+    learn = synth_learner(cbs=Callback(before_fit=lambda self: self.learn.criterion))
+    learn.criterion = 1.
+    return learn
+
 def first_of_two():
     learn = classes(AndInputs(), loss_func=nn.NLLLoss())
     return learn.add_cb(GivesFirst)
@@ -300,6 +320,10 @@ def first_of_two():
 fine = dict(of_probs=lambda: classes(nn.Softmax(1), loss_func=OfProbs()),
     of_probs_too=lambda: classes(nn.Sigmoid(), loss_func=OfProbsToo(), n=1),
     of_probs_flat=lambda: classes(nn.Softmax(1), loss_func=OfProbsFlat()),
+    reset_by_function=lambda: with_state(begin_anew), reset_by_lambda=lambda: with_state(
+        Callback(before_epoch=lambda self: self.model[0].reset())),
+    read_by_lambda=read_by_lambda, reset_by_method=lambda: with_state(on(event.before_epoch)(Resets().begin)),
+    reset_by_learner=lambda: with_state(cls=ResetsItself), reset_at_fit=lambda: with_state(cls=AtFit),
     of_first=lambda: classes(AndInputs(), loss_func=OfFirst()), first_of_two=first_of_two,
     wraps=lambda: synth_learner(cbs=Wraps), adversary=lambda: synth_learner(model=Unused(), cbs=Adversary,
         splitter=lambda m: [m.a, m.b]),
@@ -318,6 +342,13 @@ fine = dict(of_probs=lambda: classes(nn.Softmax(1), loss_func=OfProbs()),
     one_batch=lambda: synth_learner(1, 1, lr=0.), half=lambda: synth_learner(20, cbs=MixedPrecision('bf16')),
     closure=lambda: synth_learner(opt_func=partial(torch.optim.LBFGS, lr=.1)),
     two=lambda: synth_learner(cbs=[MapBatch(lambda b: (b[0]*2, b[1])), GradientAccumulation(64), GradientClip(1.)]))
+
+def test_functions_that_reset_something_else_hide_no_mistake():
+    "Neither those of this library nor an `__init__`, which runs once, reset the model"
+    class Counts(Callback):
+        def __init__(self): self.reset()
+        def reset(self): self.n = 0
+    assert len(warned(with_state(Counts, GradientClip(1.))))==1
 
 @pytest.mark.parametrize('name', fine)
 def test_nothing_is_told_of_what_is_right(name): assert warned(fine[name](), 2)==[]

@@ -25,9 +25,8 @@ from ..record.history import missing
 from ..record.loss_stream import LossStream
 from ..record.recorder import Recorder
 from ..loop.learner import Learner
-from .mistakes import check_attributes,check_optimizer,check_setup,check_state,check_ties
-from .mistakes import in_opt,is_silent,kinds
-from .mistakes import methods_of,tell,trained
+from .mistakes import check_attributes,check_optimizer,check_setup,check_state,check_ties,functions_in
+from .mistakes import in_opt,is_silent,kinds,tell,trained
 from .order import Changes
 
 # %% ../../nbs/diagnose/06_first_batches.ipynb #Gradients
@@ -142,9 +141,7 @@ def _state(m): return {k:v for k,v in vars(m).items() if k[0]!='_' and isinstanc
 def check_reset(learn, before):
     "`before`: states of modules with a `reset` when training began"
     if not before or any(getattr(cb, 'resets_model', False) for cb in learn.cbs): return
-    users = [*learn.model.modules(), *learn.cbs, learn.loss_func]
-    called = [names_in(f.__code__) for o in users for f in methods_of(o) if f.__name__!='__init__']
-    if any('reset' in o for o in called): return
+    if any('reset' in names_in(f.__code__) for f in functions_in(learn) if f.__name__!='__init__'): return
     names = {id(m):k for k,m in learn.model.named_modules()}
     kept = [names.get(id(m), '') for m,old in before if any(v is not old.get(k) for k,v in _state(m).items())]
     if not kept: return

@@ -147,6 +147,13 @@ def methods_of(o):
         if cls.__module__.split('.')[0] in ('torch','builtins','learner'): continue
         yield from filter(None, map(function_of, vars(cls).values()))
 
+def functions_in(learn):
+    "Functions of the user's that may run in a fit: those of callbacks, of the model, of the loss, and of the Learner"
+    given = [function_of(f) for cb in learn.cbs for fs,_ in functions_of(cb).values() for f in fs] # or of its class
+    of_others = [f for o in (*learn.cbs, *learn.model.modules(), learn.loss_func) for f in methods_of(o)]
+    own = [f for f in methods_of(learn) if f.__name__!='__init__'] # which has run, and may set what they read
+    return [*(f for f in given if f and not of_library(f)), *of_others, *own]
+
 _foreign = dict(callbacks='cbs', callback='cbs', criterion='loss_func', loss_fn='loss_func', optimizer='opt',
     learning_rate='lr', weight_decay='wd', metric='metrics')
 
@@ -155,9 +162,7 @@ def check_attributes(learn):
     known = learn.own_names | {cb.name for cb in learn.cbs}
     new = {k for k in vars(learn) if not (k in known or hasattr(type(learn), k))}
     if not new: return
-    known,users = {*dir(learn)}-new,[learn, *learn.cbs, *learn.model.modules(), learn.loss_func]
-    codes = [f.__code__ for o in users for f in methods_of(o) if o is not learn or f.__name__!='__init__']
-    codes += [f.__code__ for o in learn.cbs if hasattr(f := vars(o).get('f'), '__code__')]
+    known,codes = {*dir(learn)}-new,[f.__code__ for f in functions_in(learn)]
     for k in sorted(k for k in new if not k.startswith('_')):
         hit = _foreign.get(k) or next(iter(near(k, known)), None)
         if hit and not any(k in names_in(c) for c in codes):
