@@ -308,6 +308,18 @@ def begin_anew(learn): learn.model[0].reset()
 class Resets:
     def begin(self, learn): learn.model[0].reset()
 
+class Saliency(Callback):
+    "Reads the gradient of inputs, and settings that are called `grad`"
+    def __init__(self): self.cfg = SimpleNamespace(grad=2.)
+    def before_batch(self):
+        if self.training: self.x.requires_grad_()
+    def after_batch(self):
+        if not self.training: return
+        x,h = self.learn.x,self.xb[0].detach()
+        self.norms = self.x.grad.norm(),x.grad.norm(),[o.grad for o in self.xb],h.grad,self.cfg.grad*self.cfg.grad
+@on(event.after_batch)
+def salient(learn): learn.state['norm'] = learn.x.grad
+
 def read_by_lambda():
     learn = synth_learner(cbs=Callback(before_fit=lambda self: self.learn.criterion))
     learn.criterion = 1.
@@ -322,6 +334,7 @@ fine = dict(of_probs=lambda: classes(nn.Softmax(1), loss_func=OfProbs()),
     of_probs_flat=lambda: classes(nn.Softmax(1), loss_func=OfProbsFlat()),
     reset_by_function=lambda: with_state(begin_anew), reset_by_lambda=lambda: with_state(
         Callback(before_epoch=lambda self: self.model[0].reset())),
+    saliency=lambda: synth_learner(cbs=Saliency), salient=lambda: synth_learner(cbs=salient),
     read_by_lambda=read_by_lambda, reset_by_method=lambda: with_state(on(event.before_epoch)(Resets().begin)),
     reset_by_learner=lambda: with_state(cls=ResetsItself), reset_at_fit=lambda: with_state(cls=AtFit),
     of_first=lambda: classes(AndInputs(), loss_func=OfFirst()), first_of_two=first_of_two,
@@ -342,6 +355,27 @@ fine = dict(of_probs=lambda: classes(nn.Softmax(1), loss_func=OfProbs()),
     one_batch=lambda: synth_learner(1, 1, lr=0.), half=lambda: synth_learner(20, cbs=MixedPrecision('bf16')),
     closure=lambda: synth_learner(opt_func=partial(torch.optim.LBFGS, lr=.1)),
     two=lambda: synth_learner(cbs=[MapBatch(lambda b: (b[0]*2, b[1])), GradientAccumulation(64), GradientClip(1.)]))
+
+class InLoop(Callback):
+    def after_batch(self): self.norms = [p.grad for p in self.model.parameters()]
+class OfModel(Callback):
+    def after_batch(self): self.norm = self.learn.model.a.grad
+class ByName(Callback):
+    def after_batch(self):
+        m = self.model
+        w = m.a
+        self.norm = w.grad
+class OfOptimizer(Callback):
+    def after_batch(self):
+        for g in self.opt.param_groups:
+            for p in g['params']: self.norm = p.grad
+@on(event.after_batch)
+def of_learner(learn): learn.state['norm'] = [*learn.model.parameters()][0].grad
+
+@pytest.mark.parametrize('cb', [InLoop, OfModel, ByName, OfOptimizer, of_learner])
+def test_gradients_of_weights_that_are_gone_are_told(cb):
+    msg, = warned(synth_learner(cbs=cb))
+    assert 'uses gradients, and there are none: they are there in `before_step`' in msg
 
 def test_functions_that_reset_something_else_hide_no_mistake():
     "Neither those of this library nor an `__init__`, which runs once, reset the model"

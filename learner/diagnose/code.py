@@ -68,6 +68,8 @@ def _pairs(tree):
             yield from zip(t.elts, o.value.elts) if several else [(t, o.value)]
 
 # %% ../../nbs/diagnose/02_code.ipynb #Names
+def _is_new(o): return isinstance(o, ast.Name) and isinstance(o.ctx, ast.Store)
+
 class _Names:
     "What expressions of a syntax tree stand for. `owners` are variables, and whose attributes theirs are"
     def __init__(self, tree, owners):
@@ -77,6 +79,9 @@ class _Names:
             if isinstance(t, ast.Name) and self.owner(v)=='learn': self.owners[t.id] = 'learn'
         for o in ast.walk(tree):
             if isinstance(o, (ast.For,ast.comprehension)): self.looped(o.target, o.iter)
+        self.taken = {} # other variables, and the attributes that they are taken from
+        for t,v in _pairs(tree):
+            if k := self.source(v): self.taken |= {o.id:k for o in ast.walk(t) if _is_new(o)}
 
     def owner(self, o):
         "Whose attributes the attributes of expression `o` are"
@@ -91,6 +96,18 @@ class _Names:
         "The attribute in whose object `o` is"
         while not (res := self.attr(o)) and isinstance(o, (ast.Attribute,ast.Subscript)): o = o.value
         return self.parts.get(o.id) if isinstance(o, ast.Name) else res
+    def source(self, o):
+        "The attribute that `o` is taken from: as a part of it, by one of its methods, or through a variable"
+        while not (res := self.attr(o)):
+            match o:
+                case ast.Attribute(value=v) | ast.Subscript(value=v) | ast.Call(func=ast.Attribute(value=v)): o = v
+                case ast.Name(id=k): return self.parts.get(k) or self.taken.get(k)
+                case _: return None
+        return res
+    def may_be_weights(self, o):
+        "Whether `o` is taken from model or optimizer, or from nothing known: others may have a `grad`, as inputs do"
+        k = self.source(o)
+        return k is None or k[1] in ('model','opt')
     def looped(self, t, v):
         "A loop of `t` over `v`"
         match v:
@@ -130,6 +147,7 @@ class _Reader:
     def __init__(self, tree, owners):
         names = _Names(tree, owners)
         self.owner,self.attr,self.inside,self.found = names.owner,names.attr,names.inside,[]
+        self.may_be_weights = names.may_be_weights
         self.tried = set() # expressions in which attributes may be missing
         for o in ast.walk(tree):
             if _expects_missing(o): self.tried.update(*map(ast.walk, o.body))
@@ -141,7 +159,8 @@ class _Reader:
 
     def read(self, o):
         match o:
-            case ast.Attribute(attr='grad', ctx=ast.Load()) if not self.attr(o): self.note(('any','grad'), 'read')
+            case ast.Attribute(attr='grad', ctx=ast.Load()) if not self.attr(o):
+                if self.may_be_weights(o.value): self.note(('any','grad'), 'read')
             case ast.Attribute(ctx=ast.Load()):
                 self.note(self.attr(o), 'read')
                 if o in self.tried: self.note(self.attr(o), 'try')
