@@ -1,6 +1,6 @@
 """Mistakes that do not fail are told within the first batches, once, and silenced by a word; nothing is told of what
 is right. Mutants of callbacks are noticed"""
-import itertools,random,re,runpy,warnings
+import itertools,random,re,runpy,sys,warnings
 from functools import partial
 from types import SimpleNamespace
 import numpy as np, pytest, torch
@@ -899,6 +899,51 @@ def test_optimizers_that_callbacks_keep_in_containers_or_on_the_learner_train(ke
     learn = synth_learner(model=nn.Sequential(nn.Linear(1, 4), nn.Linear(4, 1)), splitter=lambda m: m[0].parameters())
     learn.fit(1, cbs=ns['HeadOpt'])
     assert not [o for o in recwarn if 'The optimizer does not have' in str(o.message)]
+
+class Trainer:
+    "Trains a part of a model, as an object that a callback holds"
+    def __init__(self, m): self.opt = torch.optim.SGD(m.parameters(), lr=.01)
+    def step(self): self.opt.step(); self.opt.zero_grad()
+class Holds(Callback):
+    def before_fit(self): self.trainer = Trainer(self.model[1])
+    def after_step(self): self.trainer.step()
+trains = [True]
+def of_closure(m):
+    trainer = Trainer(m[1])
+    return on(event.after_step)(lambda learn: trainer.step() if trains else None)
+def half_in_opt(cbs=None, n=8):
+    m = nn.Sequential(nn.Linear(1, 4), nn.Linear(4, 1))
+    return synth_learner(n, 1, model=m, splitter=lambda m: m[0].parameters(),
+        cbs=of_closure(m) if cbs is of_closure else cbs)
+
+@pytest.mark.parametrize('n', [1, 8, 150])
+@pytest.mark.parametrize('cbs', [of_closure, Holds])
+def test_an_optimizer_that_is_not_seen_trains_too(cbs, n):
+    learn = half_in_opt(cbs, n)
+    assert warned(learn)==warned(learn)==[]
+    before = [p.detach().clone() for p in learn.model[1].parameters()]
+    with warnings.catch_warnings():
+        warnings.simplefilter('error', Mistake)
+        learn.trace(); half_in_opt(cbs, n).trace()
+    assert all(map(torch.equal, before, learn.model[1].parameters()))
+
+def test_parameters_that_nothing_trains_are_told_wherever_the_fit_ends(monkeypatch):
+    "Also where it is stopped in the middle, in a trace, in a long epoch before it is over, and in a later fit"
+    class Stop(Callback):
+        def after_batch(self):
+            if self.iter==1: self.learn.stop_soon()
+    told = dict(match='The optimizer does not have `1.weight`, `1.bias`')
+    with pytest.warns(Mistake, **told): half_in_opt().fit(1)
+    with pytest.warns(Mistake, **told): half_in_opt(Stop).fit(1)
+    with pytest.warns(Mistake, **told): half_in_opt().trace()
+    class Fails(Callback):
+        def after_batch(self):
+            if self.iter==120: raise ZeroDivisionError
+    with pytest.warns(Mistake, **told), pytest.raises(ZeroDivisionError): half_in_opt(Fails, 150).fit(1)
+    learn = half_in_opt(of_closure)
+    assert warned(learn)==[]
+    monkeypatch.setattr(sys.modules[__name__], 'trains', [])
+    with pytest.warns(Mistake, **told): learn.fit(1)
 
 def test_a_tanh_is_no_view_of_what_it_is_given():
     "Its name in autograd begins as that of a transposition"

@@ -26,7 +26,7 @@ from ..record.loss_stream import LossStream
 from ..record.recorder import Recorder
 from ..loop.learner import Learner
 from .mistakes import check_attributes,check_optimizer,check_setup,check_state,check_ties,functions_in
-from .mistakes import in_opt,is_silent,kinds,tell,trained
+from .mistakes import in_opt,is_silent,kinds,tell,trained,untrained
 from .order import Changes
 
 # %% ../../nbs/diagnose/06_first_batches.ipynb #Gradients
@@ -159,7 +159,8 @@ class Checks:
         self.trained = trained(learn)
         self.known = in_opt(learn) | {id(p) for p in learn.model.parameters()}
         self.states = [(m, _state(m)) for m in learn.model.modules() if callable(getattr(m, 'reset', None))]
-        self.waiting = ['order','first batch','training','loss','epoch'] # what is still to be checked
+        self.noted = {} # parameters of the model that no optimizer seems to have
+        self.waiting = ['order','first batch','training','optimizer','loss','epoch'] # what is still to be checked
 
     def look(self):
         "After the first batch"
@@ -178,7 +179,7 @@ class Checks:
         "One check, which is not waiting any more"
         self.waiting.remove(what)
         learn = self.learn
-        if what=='order': check_ties(learn); check_optimizer(learn, self.trained) # callbacks may have made others
+        if what=='order': check_ties(learn); self.noted = untrained(learn, self.trained) # callbacks have made theirs
         elif what=='first batch':
             for o in self.changes.ties(): tell(learn, 'order', str(o))
         elif what=='training':
@@ -186,6 +187,8 @@ class Checks:
             check_outside(learn, self.outside)
             check_reset(learn, self.states)
             self.grads.close()
+        elif what=='optimizer':
+            if learn.opt_step>self.began_at: check_optimizer(learn, self.noted)
         elif what=='loss':
             if self.exact: check_constant_loss(learn, self.losses.all()[0], learn.opt_step-self.began_at)
         elif self.rec.rows: check_values(learn, self.rec)
@@ -230,11 +233,11 @@ class FirstBatches:
         loss = vars(self.learn)['loss']
         if isinstance(loss, torch.Tensor): self.checks.add_loss(loss)
         if self.n==self.most: self.watch('after_train','before_train')
-        if self.n==self.most and not self.at_end: self.check('training')
+        if self.n==self.most and not self.at_end: self.check_trained()
         if 'loss' in self.waiting and self.checks.have_losses(): self.check('loss')
     def training_ends(self):
         if self.trains and vars(self.learn)['_training']: check_mode(self.learn)
-        self.check('training')
+        self.check_trained()
         if len(self.checks.losses)==enough: self.check('loss')
 
     def handler_ended(self):
@@ -248,6 +251,8 @@ class FirstBatches:
         self.check('first batch')
         self.watch('after_batch','after_train','before_train')
 
+    def check_trained(self):
+        for o in 'training','optimizer': self.check(o)
     def check(self, what):
         "Tell of the mistakes that can be known by now, and leave when nothing is left to be checked"
         if what not in self.waiting: return
@@ -286,11 +291,15 @@ def watched(
     rec,parts = learn.cbs.one(Recorder),_parts(learn)
     seen = _watched.setdefault(learn, set())
     if rec is None or all(map(is_silent, kinds)): yield; return
-    if parts in seen: # these may change between fits
-        check_attributes(learn); check_optimizer(learn, trained(learn))
-        yield; return
-    check_setup(learn, rec)
-    if learn.handler_watchers: check_ties(learn); check_optimizer(learn, trained(learn)); yield; return
+    if parts in seen: check_attributes(learn) # these may change between fits, as the optimizer may
+    else:
+        check_setup(learn, rec)
+        if learn.handler_watchers: check_ties(learn)
+    if parts in seen or learn.handler_watchers:
+        noted = untrained(learn, trained(learn))
+        yield
+        if learn.opt_step: check_optimizer(learn, noted)
+        return
     first,told = FirstBatches(learn, rec),False
     try: yield; told = True
     finally: first.end(told)

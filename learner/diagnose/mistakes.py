@@ -29,6 +29,7 @@ from ..values.functions import names_in,of_library
 from ..data.loaders import length
 from ..data.sampling import by_number
 from ..model.optimizer import params_of
+from ..restore.tensors import version_of
 from .code import calls,events_of,function_of,functions_of,mentioned,uses,uses_at,uses_of
 from .names import misspelt,near
 from .order import ties
@@ -91,11 +92,17 @@ def _optimizers_of(o):
     values += [k for v in short for k in (v.values() if type(v) is dict else v)]
     return [v for v in values if isinstance(v, Optimizer)]
 
-def check_optimizer(learn, params): # By name: what is to be trained
+def untrained(learn, params): # By name: what is to be trained
+    "Parameters that no optimizer has that can be seen, each with its version"
     others = [o for cb in learn.cbs for o in _optimizers_of(cb)]
     others += [o for o in vars(learn).values() if isinstance(o, Optimizer)]
     known = in_opt(learn).union(*(map(id, params_of(o)) for o in others))
-    if lost := [k for k,p in params.items() if id(p) not in known]: tell(learn, 'optimizer',
+    return {k:(p, version_of(p)) for k,p in params.items() if id(p) not in known}
+
+def check_optimizer(learn, noted): # As `untrained` returned them some steps ago
+    if not noted: return # the usual case, without another search
+    still = untrained(learn, {k:p for k,(p,_) in noted.items() if p.requires_grad})
+    if lost := [k for k,(_,v) in still.items() if v==noted[k][1]]: tell(learn, 'optimizer',
         f"The optimizer does not have {listed(lost, 4)}, so they are not trained although they require a gradient: "
         "give them to `opt_func` and `splitter`, or freeze them by `requires_grad_(False)`")
 
