@@ -81,6 +81,23 @@ def test_learners_of_ones_own_are_traced():
         cbs=Callback(after_batch=lambda self: self.learn.help())).remove_cb(ProgressCallback)
     assert 'help()' in of(learn.trace(), 'callback')[0].reads and type(learn) is Mine
 
+def test_learners_that_are_registered_are_traced(capsys):
+    "The registry gets no other class, whatever a subclass has to give it"
+    kinds = {}
+    class Registered(Learner):
+        def __init_subclass__(cls, key, **kwargs): super().__init_subclass__(**kwargs); kinds[key] = cls
+    class Small(Registered, key='small'): pass
+    class Named(Learner):
+        def __init_subclass__(cls): super().__init_subclass__(); kinds[cls.__name__] = cls
+    class Mine(Named): pass
+    class Slots(Named): __slots__ = 'a','b'
+    class Mixed(type('Mixin', (), {}), Named): pass
+    for cls in Small,Mine,Slots,Mixed:
+        learn = cls(synth_dls(2, 1), RegModel(), torch.nn.functional.mse_loss, cbs=Reads).remove_cb(ProgressCallback)
+        assert of(learn.trace(), 'reads')[0].reads=='pct_train, epoch' and type(learn) is cls
+        learn.show_loop()
+    assert kinds==dict(small=Small, Mine=Mine, Slots=Slots, Mixed=Mixed)
+
 def test_cleanups_are_shown_in_reverse(capsys):
     class A(Callback):
         def before_fit(self): pass

@@ -22,6 +22,10 @@ from ..schedule.trial import trial
 from ..inspect.profile import HandlerStack
 
 # %% ../../nbs/diagnose/01_trace.ipynb #watched_attrs
+class _Unannounced:
+    "Before a class among the bases of another one: it is not told of that, as a registry of its subclasses would be"
+    def __init_subclass__(cls): pass
+
 def _files(cls): return {inspect.getfile(o) for o in cls.__mro__ if o.__module__.split('.')[0]=='learner'}
 
 @contextmanager
@@ -35,7 +39,7 @@ def watched_attrs(
     def tell(kind, k, frame):
         if k[0]!='_' and frame.f_code.co_filename not in own: note(kind, k)
 
-    class Watching(cls):
+    class Watching(_Unannounced, cls):
         def __getattribute__(self, k):
             v = super().__getattribute__(k)
             tell('reads', f'{k}()' if inspect.ismethod(v) else k, sys._getframe(1))
