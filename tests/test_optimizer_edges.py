@@ -1,6 +1,6 @@
 "Optimizers that begin anew, several as one, and what each setting of the factories does"
-import pickle,re
-from copy import deepcopy
+import io,pickle,re
+from copy import copy,deepcopy
 from functools import partial
 from types import SimpleNamespace
 import pytest,torch
@@ -713,6 +713,33 @@ def test_a_group_that_was_added_decays_once_after_lr_find_and_in_a_copy():
     learn.lr_find(num_it=6, show_plot=False)
     learn = deepcopy(learn)
     assert shrunk_to(learn.opt).expected[-1]==pytest.approx(.9)
+
+def reread(o):
+    torch.save(o, file := io.BytesIO())
+    return torch.load(io.BytesIO(file.getvalue()), weights_only=False)
+
+@pytest.mark.parametrize('f', [SGD, RMSProp, Adam])
+@pytest.mark.parametrize('again', [deepcopy, copy, reread, lambda o: pickle.loads(pickle.dumps(o)),
+    lambda o: deepcopy(dict(opt=o))['opt'], lambda o: reread(dict(opt=o))['opt'],
+    lambda o: deepcopy(deepcopy(o)), lambda o: deepcopy(OptimList(o)).opts[0]])
+def test_copies_of_an_optimizer_decay_as_it_does(f, again):
+    opt = again(f([one()], lr=1., wd=.1))
+    opt.load_state_dict(deepcopy(opt.state_dict()))
+    assert type(opt) is type(f([one()])) and get_hyper(opt, 'wd')==[.1]
+    assert shrunk_to(opt)==[.9] and shrunk_to(opt)==[.81]
+    opt.load_state_dict(f([one()], lr=1., wd=.2, decouple_wd=False).state_dict())
+    assert shrunk_to(opt)==[.81*.8]
+
+def test_a_copy_of_model_and_optimizer_trains_the_copied_model():
+    model,opt = deepcopy((m := nn.Linear(1, 1), SGD(m.parameters(), lr=1., wd=.1)))
+    before = weights(SimpleNamespace(model=m))
+    shrunk_to(opt)
+    assert same(weights(SimpleNamespace(model=m)), before) and not torch.equal(model.weight, m.weight)
+
+@pytest.mark.parametrize('f', [torch.optim.SGD, torch.optim.RMSprop, partial(SGD, decouple_wd=False)])
+def test_copies_of_an_optimizer_of_torch_are_left_to_torch(f):
+    opt = f([one()], lr=1.)
+    for o in (deepcopy(opt), reread(opt)): assert vars(o).keys()<=vars(opt).keys() and not o._optimizer_step_pre_hooks
 
 # The usual `no decay for biases`, in an `opt_func` that splits the dicts that it gets
 @pytest.mark.parametrize('f', [SGD, RMSProp, Adam, RAdam])

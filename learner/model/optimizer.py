@@ -10,6 +10,7 @@ Any class of `torch.optim`, or a `partial` of one, is an `opt_func` of a Learner
 __all__ = ['make_opt', 'SGD', 'RMSProp', 'Adam', 'RAdam', 'OptimList', 'clear_state']
 
 # %% ../../nbs/model/03_optimizer.ipynb #imports
+import copyreg
 from contextlib import ExitStack,contextmanager
 from functools import cache
 from inspect import Parameter
@@ -75,15 +76,33 @@ def _before_load(opt, state):
 
 _decoupled = torch.optim.SGD,torch.optim.RMSprop # classes without decoupled weight decay, to which it is added
 
+def _is_decoupled(o): return any('decoupled_wd' in g for g in o.param_groups)
+
+def _add_hooks(opt):
+    opt.register_step_pre_hook(_decay)
+    opt.register_load_state_dict_pre_hook(_before_load)
+
 def decay_by_hook(
     opt, # An optimizer, or several in an `OptimList`
 ):
-    "See that decoupled weight decay is carried out: copies of torch's optimizers have lost their hooks"
+    "See that decoupled weight decay is carried out: optimizers in older pickles have lost their hooks"
     for o in with_held([opt]):
-        ours = type(o) in _decoupled and any('decoupled_wd' in g for g in o.param_groups) # and none that holds them
-        if not ours or _decay in o._optimizer_step_pre_hooks.values(): continue
-        o.register_step_pre_hook(_decay)
-        o.register_load_state_dict_pre_hook(_before_load)
+        ours = type(o) in _decoupled and _is_decoupled(o) # and none that holds them
+        if ours and _decay not in o._optimizer_step_pre_hooks.values(): _add_hooks(o)
+
+def _with_hooks(cls):
+    "An empty optimizer that decays, to which copies and pickles give its groups and state"
+    opt = cls.__new__(cls)
+    opt.__setstate__(dict(defaults={}, state={}, param_groups=[]))
+    _add_hooks(opt)
+    return opt
+
+def _reduced(opt):
+    "`opt` for copies and pickles, from which torch leaves out hooks"
+    make,args,*state = opt.__reduce_ex__(2)
+    return (_with_hooks,(type(opt),),*state) if _is_decoupled(opt) else (make,args,*state)
+
+for _cls in _decoupled: copyreg.pickle(_cls, _reduced)
 
 # %% ../../nbs/model/03_optimizer.ipynb #made
 def _made(opt_class, params, decouple=False, **kwargs):
