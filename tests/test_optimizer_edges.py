@@ -741,6 +741,24 @@ def test_copies_of_an_optimizer_of_torch_are_left_to_torch(f):
     opt = f([one()], lr=1.)
     for o in (deepcopy(opt), reread(opt)): assert vars(o).keys()<=vars(opt).keys() and not o._optimizer_step_pre_hooks
 
+dtypes = torch.float32,torch.bfloat16,torch.float64
+
+@pytest.mark.parametrize('rate', [float, torch.tensor])
+def test_a_fused_step_that_a_scaler_skips_does_not_decay(rate):
+    "And the next decays as ever: the factor is not rounded to the precision of parameters"
+    ps = [nn.Parameter(torch.linspace(1, 3, 200).to(o)) for o in dtypes]
+    was = [p.detach().clone() for p in ps]
+    opt,scaler = SGD(ps, lr=.1, wd=.03, fused=True),torch.amp.GradScaler('cpu')
+    for g in opt.param_groups: g['lr'] = rate(.1)
+    def step(slope):
+        opt.zero_grad()
+        scaler.scale(sum((p.float()*slope).sum() for p in ps)).backward()
+        scaler.step(opt)
+        scaler.update()
+        return ps
+    assert all(map(torch.equal, step(torch.inf), was))
+    assert all(map(torch.equal, step(0.), [o*(1-rate(.1)*.03) for o in was]))
+
 # The usual `no decay for biases`, in an `opt_func` that splits the dicts that it gets
 @pytest.mark.parametrize('f', [SGD, RMSProp, Adam, RAdam])
 @pytest.mark.parametrize('key', ['wd','weight_decay'])

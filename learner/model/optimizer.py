@@ -52,6 +52,16 @@ def _decouple(g):
     "Give a group without a `decoupled_wd` one, in place of torch's `weight_decay`"
     if 'decoupled_wd' not in g: g['decoupled_wd'],g['weight_decay'] = g['weight_decay'],0
 
+@torch.no_grad()
+def _shrink(ps, by, skips):
+    """Multiply `ps` by `by`. `skips` is what a `GradScaler` tells a fused optimizer: None, or a tensor that is above 0
+    if the step is skipped. The host need not know"""
+    if skips is None: return torch._foreach_mul_(ps, by)
+    for device,dtype in {(p.device, p.dtype) for p in ps}:
+        one = torch.ones((), device=device, dtype=torch.promote_types(dtype, torch.float32)) # half rounds `by`
+        factor = torch.where(skips.reshape(()).to(device, non_blocking=True)>0, one, by)
+        torch._foreach_mul_([p for p in ps if (p.device, p.dtype)==(device, dtype)], factor)
+
 def _decay(opt, args, kwargs):
     "Before a step: shrink the parameters that have a gradient by `lr*wd`"
     for g in opt.param_groups:
@@ -61,8 +71,7 @@ def _decay(opt, args, kwargs):
             f"A parameter group has `decoupled_wd={own}` and `weight_decay={g['weight_decay']}`, and would decay "
             "twice: give it `weight_decay` alone, which is decoupled here; `set_hyper(opt, 'wd', …)` changes it")
         ps = [p for p in g['params'] if p.grad is not None] if own else ()
-        if ps:
-            with torch.no_grad(): torch._foreach_mul_(ps, 1-g['lr']*own)
+        if ps: _shrink(ps, 1-g['lr']*own, getattr(opt, 'found_inf', None))
 
 def _before_load(opt, state):
     "Decouple the weight decay in a state of torch's own class; where that is 0, a group of `opt` keeps its own"
