@@ -600,13 +600,19 @@ def test_the_top_classes_of_pixels_may_have_targets_with_an_axis_of_length_1():
     with pytest.raises(ValueError, match='as many elements'): top_k_accuracy(pred, targ[:1,:1,:1], k=2, axis=1)
 
 @pytest.mark.parametrize('loss,pred,targ', [(MSELossFlat(), (2,3,4), (2,4,3)), (L1LossFlat(), (1,6), (6,2)),
-    (BCEWithLogitsLossFlat(), (2,3), (3,2)), (CrossEntropyLossFlat(), (2,3,4,5), (2,4,3))], ids=str)
+    (BCEWithLogitsLossFlat(), (2,3), (3,2)), (CrossEntropyLossFlat(), (2,3,4,5), (2,4,3)),
+    (DiceLoss(), (2,3,4,5), (2,5,4)), (DiceLoss(axis=-1), (2,4,5,3), (5,4,2))], ids=str)
 def test_flat_losses_refuse_other_shapes_as_the_metrics_do(loss, pred, targ):
     with pytest.raises(ValueError, match=r'must have the same shape, but have \('):
         loss(randn(*pred), randint(2, *targ))
 
+@pytest.mark.parametrize('shape', [(2,20), (2,1,4,5), (2,4,5,1), (2,1,20), (40,)])
+def test_dice_takes_axes_of_length_1_and_several_axes_as_one(shape):
+    x,y = randn(2, 3, 4, 5),randint(3, 2, 4, 5)
+    close(DiceLoss()(x, y.view(shape)), DiceLoss()(x, y))
+
 def test_flat_losses_take_axes_of_length_1_and_several_axes_as_one():
-    for a,b in (((4,1), (4,)), ((4,1,3), (4,3,1)), ((2,3,4), (2,12))):
+    for a,b in (((4,1), (4,)), ((4,1,3), (4,3,1)), ((2,3,4), (2,12)), ((2,3,4), (2,1,12)), ((6,1,4), (2,3,4))):
         x,y = randn(*a),randn(*b)
         close(MSELossFlat()(x, y), F.mse_loss(x.flatten(), y.flatten()))
 

@@ -692,6 +692,33 @@ def test_batches_that_were_cancelled_do_not_count(make):
     with torch.no_grad(): expected = value(make(), learn.model(torch.cat([x1, x3])), torch.cat([y1, y3]))
     assert learn.results[1]==pytest.approx(float(expected), rel=1e-5)
 
+# Axes of predictions and targets
+def mean_error(pred, targ): return ((pred-targ)**2).mean()
+
+of_numbers = [SpearmanCorrCoef, R2Score, lambda: AccumMetric(mean_error), lambda: from_sklearn('mean_squared_error')]
+of_labels = [RocAucMulti, APScoreMulti, F1ScoreMulti, lambda: BrierScoreMulti(sigmoid=True),
+    lambda: from_sklearn('roc_auc_score', is_class=False, average='macro')]
+of_classes = [RocAuc, BrierScore, lambda: F1Score(average='macro')]
+of_two = [RocAucBinary, APScoreBinary, F1Score]
+
+def cases(metrics, *args): return [(o, *args) for o in metrics]
+
+@pytest.mark.parametrize('make,pred,targ,n_classes', [*cases(of_numbers, (5,3), (3,5), 9),
+    *cases(of_numbers, (5,2,3), (5,3,2), 9), *cases(of_labels, (5,3), (3,5), 2),
+    *cases(of_classes, (4,5,3), (5,4), 3), *cases(of_two, (4,5,2), (5,4), 2)], ids=shown)
+def test_targets_whose_axes_are_in_another_order_are_refused(make, pred, targ, n_classes):
+    with pytest.raises(ValueError, match='must have the same shape, but have'):
+        make()(randn(*pred), randint(n_classes, *targ))
+
+@pytest.mark.parametrize('make,pred,targ,others', [*cases(of_numbers, (6,1), (6,1), [(6,), (1,6)]),
+    *cases(of_numbers, (4,1,3), (4,1,3), [(4,3), (4,3,1), (12,)]), *cases(of_labels[:4], (5,1), (5,1), [(5,)]),
+    *cases(of_classes, (4,5,3), (4,5), [(20,), (4,5,1), (20,1), (1,4,5)]),
+    *cases(of_two, (4,5,2), (4,5), [(20,), (4,5,1), (20,1), (1,4,5)])], ids=shown)
+def test_axes_of_length_1_and_several_axes_as_one_change_nothing(make, pred, targ, others):
+    x,y = randn(*pred),torch.arange(torch.Size(targ).numel())%(3 if make in (*of_numbers, *of_classes) else 2)
+    expected = make()(x, y.view(targ))
+    for shape in others: assert make()(x, y.view(shape))==pytest.approx(expected)
+
 # Bad input
 def err(make, pred, targ):
     def _f(): m = make(); m.accumulate(batch(pred, targ)); m.value

@@ -121,9 +121,11 @@ class AccumMetric(Metric):
         if self.thresh is not None: pred = pred>self.thresh
         self.n_batches = self.n_batches+1
         pred,targ = pred.clone(),targ.clone() # loaders and models may use their memory again
-        table = self.of_labels and targ.ndim==2 and targ.shape[1]>1 and targ.numel()==pred.numel()
-        if table: pred = pred.reshape(targ.shape) # of which a model may have dropped the axis of a single sample
-        elif self.flatten and pred.numel()==targ.numel(): pred,targ = pred.reshape(-1),targ.reshape(-1)
+        alike = (self.of_labels or self.flatten) and pred.numel()==targ.numel()
+        flat = flat_pair(pred, targ) if alike else None # it refuses axes in another order
+        if alike and self.of_labels and targ.ndim==2 and targ.shape[1]>1:
+            pred = pred.reshape(targ.shape) # of which a model may have dropped the axis of a single sample
+        elif alike and self.flatten: pred,targ = flat
         elif pred.ndim<(self.preds[0].ndim if self.preds else 1):
             pred = pred[None] # of a single sample, whose axis the model has dropped
         sizes = torch.tensor([[len(pred), len(targ)]], device='cpu')

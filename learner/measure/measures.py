@@ -14,7 +14,7 @@ from functools import partial
 import torch
 from torch.nn import functional as F
 from ..core.checks import checked
-from ..model.losses import CrossEntropyLossFlat,explain_bad_targets,is_kept
+from ..model.losses import CrossEntropyLossFlat,check_places,explain_bad_targets,is_kept
 from ..model.loss_properties import count_elements,count_kept,ignore_index_of,loss_of,reduction_in
 from .kinds import AccumMetric,check_axis
 from .metrics import AsFunction,AvgLoss,AvgMetric,as_double,as_rows,flat_pair,loss_items
@@ -136,9 +136,12 @@ def _one_hot(targ, n):
     with explain_bad_targets(targ, n): return F.one_hot(targ, n)
 
 def _by_class(pred, targ, area, average, axis, ignore_index=-100):
-    pred,targ = pred.movedim(axis, -1).flatten(0, -2),targ.reshape(-1)
-    if len(targ)!=len(pred):
-        raise ValueError(f"There is one target for each sample, but there are {len(targ)} for {len(pred)}")
+    pred = pred.movedim(axis, -1)
+    n = pred[...,0].numel()
+    if targ.numel()!=n:
+        raise ValueError(f"There is one target for each sample, but there are {targ.numel()} for {n}")
+    check_places(pred.shape[:-1], targ.shape)
+    pred,targ = pred.flatten(0, -2),targ.reshape(-1)
     kept = is_kept(targ, ignore_index)
     return _by_label(pred[kept], _one_hot(targ[kept].long(), pred.shape[1]), area, average)
 
@@ -189,6 +192,7 @@ class RocAucBinary(AccumMetric):
 
 class RocAucMulti(AccumMetric):
     "Area under the ROC curve, of labels that do not exclude each other"
+    of_labels = True
     @checked
     def __init__(self,
         average:str|None='macro', # `macro`: plain mean, `weighted` by frequency, `micro`, or None for one per label
@@ -208,6 +212,7 @@ class APScoreBinary(AccumMetric):
 
 class APScoreMulti(AccumMetric):
     "Average precision, of labels that do not exclude each other"
+    of_labels = True
     @checked
     def __init__(self,
         average:str|None='macro', # `macro`: plain mean, `weighted` by frequency, `micro`, or None for one per label
@@ -218,10 +223,11 @@ class APScoreMulti(AccumMetric):
 # %% ../../nbs/measure/05_measures.ipynb #brier
 def _brier(pred, targ, axis, ignore_index=-100):
     p = pred.float().softmax(dim=axis).movedim(axis, -1)
-    kept = is_kept(targ, ignore_index).reshape(p.shape[:-1])
-    targ = targ.reshape(kept.shape).long().masked_fill(~kept, 0)
+    _,targ = flat_pair(p[...,0], targ)
+    p,kept = p.reshape(-1, p.shape[-1]),is_kept(targ, ignore_index)
+    targ = targ.long().masked_fill(~kept, 0)
     with explain_bad_targets(targ, p.shape[-1]):
-        t = torch.zeros_like(p).scatter_(-1, targ[...,None], 1.)
+        t = torch.zeros_like(p).scatter_(-1, targ[:,None], 1.)
     return (((p-t)**2).sum(-1)*kept).sum()/kept.sum()/(2 if p.shape[-1]==2 else 1)
 
 def _brier_multi(pred, targ, sigmoid):

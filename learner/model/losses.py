@@ -11,7 +11,9 @@ __all__ = ['reductions', 'BaseLoss', 'CrossEntropyLossFlat', 'LabelSmoothingCros
 
 # %% ../../nbs/model/04_losses.ipynb #imports
 from contextlib import contextmanager
+from itertools import accumulate
 from math import prod
+from operator import mul
 import torch
 from torch import nn
 from torch.nn import functional as F
@@ -28,11 +30,12 @@ def check_places(
     a, # Shape of predictions
     b, # Shape of targets
 ):
-    "Refuse shapes with equally many axes of different lengths: once flattened, the wrong elements would be compared"
+    """Refuse shapes with equally many axes of different lengths: once flattened, the wrong elements would be compared.
+    One of them may have several axes of the other as one"""
     long_a,long_b = _lengths(a),_lengths(b)
     if len(a)!=len(b) or long_a==long_b: return
-    is_flat = 1 in (len(long_a),len(long_b)) and prod(a)==prod(b) # one of the two, apart from axes of length 1
-    if not is_flat: _refuse_shapes(a, b)
+    ends_a,ends_b = ({*accumulate(o, mul)} for o in (long_a, long_b)) # numbers of elements in first axes
+    if prod(a)!=prod(b) or not (ends_a<=ends_b or ends_b<=ends_a): _refuse_shapes(a, b)
 
 # %% ../../nbs/model/04_losses.ipynb #BaseLoss
 reductions = 'mean','sum','none' # how losses of samples are combined
@@ -264,10 +267,11 @@ class DiceLoss:
     ) -> torch.Tensor:
         "The loss"
         p = self.activation(pred.float()).movedim(self.axis, 1) # areas of many pixels are too large for half precision
-        p = p.reshape(*p.shape[:2], -1)
+        shape,p = p.shape,p.reshape(*p.shape[:2], -1)
         if targ.numel()*p.shape[1]!=p.numel():
             raise ValueError(f"There is one target for all scores in axis {self.axis}, "
                 f"but predictions are {tuple(pred.shape)}, and targets {tuple(targ.shape)}")
+        check_places(shape[:1]+shape[2:], targ.shape)
         with explain_bad_targets(targ, p.shape[1]):
             t = torch.zeros_like(p).scatter_(1, targ.reshape(len(p), 1, -1).long(), 1.)
         areas = (p**2 if self.square_in_union else p).sum(2) + t.sum(2)
