@@ -1362,6 +1362,7 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
                     '\n'
                     '- `axis`: Where the classes are in the predictions, which are logits\n'
                     '- `average`: `macro`: plain mean, `weighted` by frequency, `micro`, or None for one per class',
+ 'RocAuc.pair': 'Parameters:\n\n- `learn`: The learner after its batch',
  'RocAucBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes are in the predictions, which are logits',
  'RocAucMulti.__init__': 'Parameters:\n'
                          '\n'

@@ -706,9 +706,9 @@ def cases(metrics, *args): return [(o, *args) for o in metrics]
 @pytest.mark.parametrize('make,pred,targ,n_classes', [*cases(of_numbers, (5,3), (3,5), 9),
     *cases(of_numbers, (5,2,3), (5,3,2), 9), *cases(of_labels, (5,3), (3,5), 2),
     *cases(of_classes, (4,5,3), (5,4), 3), *cases(of_two, (4,5,2), (5,4), 2)], ids=shown)
-def test_targets_whose_axes_are_in_another_order_are_refused(make, pred, targ, n_classes):
+def test_targets_whose_axes_are_in_another_order_are_refused_with_their_batch(make, pred, targ, n_classes):
     with pytest.raises(ValueError, match='must have the same shape, but have'):
-        make()(randn(*pred), randint(n_classes, *targ))
+        make().accumulate(batch(randn(*pred), randint(n_classes, *targ)))
 
 @pytest.mark.parametrize('make,pred,targ,others', [*cases(of_numbers, (6,1), (6,1), [(6,), (1,6)]),
     *cases(of_numbers, (4,1,3), (4,1,3), [(4,3), (4,3,1), (12,)]), *cases(of_labels[:4], (5,1), (5,1), [(5,)]),
@@ -718,6 +718,28 @@ def test_axes_of_length_1_and_several_axes_as_one_change_nothing(make, pred, tar
     x,y = randn(*pred),torch.arange(torch.Size(targ).numel())%(3 if make in (*of_numbers, *of_classes) else 2)
     expected = make()(x, y.view(targ))
     for shape in others: assert make()(x, y.view(shape))==pytest.approx(expected)
+
+@pytest.mark.parametrize('average', ['macro','weighted','micro',None])
+@pytest.mark.parametrize('axis', [-1,1])
+def test_the_area_of_sentences_of_different_lengths_is_that_of_all_words(axis, average):
+    x,y = [randn(4, n, 3) for n in (5,7,1,5)],[torch.arange(4*n).view(4, n)%3 for n in (5,7,1,5)]
+    y[1][:,4:] = -100 # padding
+    m = RocAuc(axis=axis, average=average)
+    for p,t in zip(x, y): m.accumulate(batch(p.movedim(-1, axis), t))
+    words,right = torch.cat([o.reshape(-1, 3) for o in x]),torch.cat([o.reshape(-1) for o in y])
+    assert m.value==pytest.approx(RocAuc(average=average)(words[right>=0], right[right>=0]))
+
+@pytest.mark.parametrize('make,pred,targ', [(RocAucMulti, (4,5), (4,5)),
+    (lambda: from_sklearn('r2_score', flatten=False), (4,5), (4,5)), (lambda: AccumMetric(torch.dist), (4,5,2), (4,5)),
+    (lambda: AccumMetric(torch.dist), (4,2), (4,5)), (lambda: AccumMetric(mean_error, flatten=False), (4,5), (4,5))],
+    ids=shown)
+def test_batches_that_cannot_be_put_together_are_refused_by_shape(make, pred, targ):
+    m = make()
+    m.accumulate(batch(randn(*pred), randint(2, *targ)))
+    m.accumulate(batch(randn(3, *pred[1:]), randint(2, 3, *targ[1:])))
+    with pytest.raises(ValueError, match=r"puts all batches together, which may differ in the first axis only, but one "
+            r"has shape \(3, 5.*\), and the next \(4, 7.*\): pad all batches to one length, or write a `Metric`"):
+        m.accumulate(batch(randn(*(7 if o==5 else o for o in pred)), randint(2, *(7 if o==5 else o for o in targ))))
 
 # Bad input
 def err(make, pred, targ):

@@ -59,6 +59,13 @@ def _and(parts, new, n):
     parts = [*parts, new]
     return parts if n%_bundle else [*parts[:-_bundle], torch.cat(parts[-_bundle:])]
 
+def _check_joins(name, parts, new):
+    "Refuse what cannot be put together with what there is"
+    if not parts or parts[-1].shape[1:]==new.shape[1:] or not parts[-1].numel() or not new.numel(): return
+    raise ValueError(f"`{name}` puts all batches together, which may differ in the first axis only, but one has "
+        f"shape {tuple(parts[-1].shape)}, and the next {tuple(new.shape)}: pad all batches to one length, or write a "
+        "`Metric` with `reset`, `accumulate` and `value`, which takes in each by itself")
+
 def _in_order(parts):
     "What each process has of each batch, batch by batch, as one process gathers it"
     return [o for batch in zip_longest(*parts) for o in batch if o is not None]
@@ -128,6 +135,8 @@ class AccumMetric(Metric):
         elif alike and self.flatten: pred,targ = flat
         elif pred.ndim<(self.preds[0].ndim if self.preds else 1):
             pred = pred[None] # of a single sample, whose axis the model has dropped
+        _check_joins(self.name, self.preds, pred)
+        _check_joins(self.name, self.targs, targ)
         sizes = torch.tensor([[len(pred), len(targ)]], device='cpu')
         self.preds,self.targs,self.sizes = (_and(parts, new, self.n_batches)
             for parts,new in ((self.preds, pred), (self.targs, targ), (self.sizes, sizes)))

@@ -135,13 +135,16 @@ def _one_hot(targ, n):
     "The classes `targ`, `(bs,)`, as yes or no for each of `n`"
     with explain_bad_targets(targ, n): return F.one_hot(targ, n)
 
-def _by_class(pred, targ, area, average, axis, ignore_index=-100):
+def _rows(pred, targ, axis):
+    "Scores `(n, n_classes)` and as many targets"
     pred = pred.movedim(axis, -1)
     n = pred[...,0].numel()
     if targ.numel()!=n:
         raise ValueError(f"There is one target for each sample, but there are {targ.numel()} for {n}")
     check_places(pred.shape[:-1], targ.shape)
-    pred,targ = pred.flatten(0, -2),targ.reshape(-1)
+    return pred.reshape(n, pred.shape[-1]),targ.reshape(-1)
+
+def _by_class(pred, targ, area, average, ignore_index=-100):
     kept = is_kept(targ, ignore_index)
     return _by_label(pred[kept], _one_hot(targ[kept].long(), pred.shape[1]), area, average)
 
@@ -176,9 +179,12 @@ class RocAuc(AccumMetric):
         axis:int=-1, # Where the classes are in the predictions, which are logits
         average:str|None='macro', # `macro`: plain mean, `weighted` by frequency, `micro`, or None for one per class
     ):
-        func = partial(_by_class, area=_auc, average=_area('RocAuc', average), axis=axis)
-        super().__init__(func, activation=partial(_log_odds, axis=axis), flatten=False, name='roc_auc',
-            higher_is_better=True)
+        self.axis,func = axis,partial(_by_class, area=_auc, average=_area('RocAuc', average))
+        super().__init__(func, flatten=False, name='roc_auc', higher_is_better=True)
+    def pair(self, learn): # The learner after its batch
+        "What is ranked, `(n, n_classes)`, and the targets, `(n,)`: each batch may have sentences of another length"
+        pred,targ = super().pair(learn)
+        return _rows(_log_odds(pred, self.axis), targ, self.axis)
 
 class RocAucBinary(AccumMetric):
     "Area under the ROC curve, of two classes"
