@@ -383,6 +383,23 @@ def test_what_an_exported_learner_has_frozen_can_be_unfrozen_and_what_was_by_han
     assert trainable(again.model)==['2.weight','2.bias']
     assert trainable(again.unfreeze().model)==['0.a.weight','0.b.weight','2.weight','2.bias']
 
+def compiled(m): return torch.compile(m, backend='eager')
+def compiled_in_part(m): m[0] = compiled(m[0]); return m
+
+@pytest.mark.parametrize('before', [lambda m: m, compiled], ids=['plain','compiled'])
+@pytest.mark.parametrize('wrap', [compiled, nn.DataParallel, compiled_in_part, lambda m: nn.DataParallel(compiled(m))],
+    ids=['compiled','parallel','part','both'])
+def test_what_was_frozen_is_known_in_a_model_that_is_wrapped_or_unwrapped_later(wrap, before, recwarn):
+    learn = lora()
+    inner,learn.model = learn.model,before(learn.model)
+    learn.splitter = lambda m: [params(unwrapped(m)[0]), params(unwrapped(m)[2])]
+    learn.freeze()
+    learn.model = wrap(inner)
+    assert len(trainable(learn.unfreeze().model))==4 and len(trainable(learn.freeze().model))==2
+    learn.model = inner
+    assert trainable(learn.unfreeze().model)[-2:]==['2.weight','2.bias'] and len(trainable(inner))==4
+    assert not [o for o in recwarn if 'not by this Learner' in str(o.message)]
+
 @pytest.mark.parametrize('train_bn', [True, False])
 @pytest.mark.parametrize('by', ['hand','Learner'])
 @pytest.mark.parametrize('f', [Learner.unfreeze, lambda o: o.fine_tune(1)], ids=['unfreeze','fine_tune'])

@@ -26,6 +26,7 @@ from ..model.hypers import all_hypers,first_groups,get_hyper,hypers,is_split,n_g
 from ..model.hypers import spare,values_for,with_added
 from ..model.optimizer import OptimList,clear_state,decay_by_hook,drop_grads,go_with_params,make_opt
 from ..model.optimizer import params_of,to_eval
+from ..model.weights import named_params
 from .loop import has_grads,own_pieces
 from .inference import InferenceMixin,check_parts,release_frames
 from .position import Bounds,Counters
@@ -48,6 +49,8 @@ class OptimizerMixin(FreezeMixin, InferenceMixin):
     "Makes the optimizer, and sets its hyper-parameters"
     made = Made()
     model_in_fit = None # the model of which `check_opt` knows in this fit that the optimizer trains it
+    def _named(self): return named_params(self.model)
+
     def create_opt(self):
         "Make a new optimizer; one that was given as it is starts anew, except for the first time"
         load_optimizers()

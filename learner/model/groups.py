@@ -161,16 +161,20 @@ def freeze_groups(
 # %% ../../nbs/model/01_groups.ipynb #FreezeMixin
 class FreezeMixin:
     "Freezes and unfreezes the parameter groups of `model`, as `splitter` makes them"
-    _frozen = frozenset() # names of the parameters that were frozen here, and not by hand
+    _frozen = frozenset() # names, as in `_named`, of the parameters that were frozen here, and not by hand
     _left = () # names of the parameters that the last warning was about
+    def _named(self):
+        "Parameters of `model` by name. A Learner calls them the same if the model is wrapped later"
+        return dict(self.model.named_parameters())
+
     @property
     def frozen_here(self):
         "The parameters that were frozen by `freeze` and `freeze_to`, and not by hand"
-        return [p for k,p in self.model.named_parameters() if k in self._frozen]
+        return [p for k,p in self._named().items() if k in self._frozen]
     @frozen_here.setter
     def frozen_here(self, ps):
         ids = {*map(id, ps)}
-        self._frozen = {k for k,p in self.model.named_parameters() if id(p) in ids}
+        self._frozen = {k for k,p in self._named().items() if id(p) in ids}
 
     def param_groups(self):
         "Parameters in groups, as `splitter` makes them"
@@ -181,11 +185,12 @@ class FreezeMixin:
         n:int, # The first parameter group to train; negative counts from the end
     ):
         "Freeze the parameter groups before the `n`-th, and train the others, but not what was frozen by hand"
-        by_hand = {k:p for k,p in self.model.named_parameters() if not p.requires_grad and k not in self._frozen}
+        named = self._named()
+        by_hand = {k:p for k,p in named.items() if not p.requires_grad and k not in self._frozen}
         train = norm_bias_params(self.model, with_bias=False) if self.train_bn else ()
         groups = self.param_groups()
         freeze_groups(groups, n, train, by_hand.values())
-        self._frozen = {k for k,p in self.model.named_parameters() if not p.requires_grad and k not in by_hand}
+        self._frozen = {k for k,p in named.items() if not p.requires_grad and k not in by_hand}
         self._tell_left(groups[n:], by_hand, train)
         return self
 
@@ -213,6 +218,6 @@ class FreezeMixin:
         ps, # Parameters that are not trained
     ):
         "Freeze `ps`, and train the others. What was trained is then not frozen by hand"
-        ids,named = {id(p) for p in ps},dict(self.model.named_parameters())
+        ids,named = {id(p) for p in ps},self._named()
         self._frozen = self._frozen | {k for k,p in named.items() if id(p) in ids and p.requires_grad}
         for p in named.values(): p.requires_grad_(id(p) not in ids)

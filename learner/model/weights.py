@@ -69,6 +69,13 @@ def _unsaved(model, named):
     saved = {*map(_memory, state.values())}-{None} if left else ()
     return {plain(k):t for k,t in left.items() if _memory(t) not in saved}
 
+def named_params(
+    model, # Perhaps wrapped, as may be parts of it
+) -> dict:
+    "Parameters under plain names"
+    plain = _plain_name(model)
+    return {plain(k):p for k,p in model.named_parameters()}
+
 def left_out(
     model, # Perhaps wrapped, as may be parts of it
     trained, # Parameters
