@@ -135,6 +135,12 @@ def test_hypers_have_one_name_each(opt_func, expected):
     if 'sqr_mom' in expected and 'alpha' in g: assert g['alpha']==.125
     assert g['lr']==.125 and g.get('decoupled_wd', g['weight_decay'])==.125
 
+def test_the_power_by_which_asgd_lowers_its_rate_is_no_momentum():
+    opt = torch.optim.ASGD([nn.Parameter(torch.zeros(1))], alpha=.5)
+    assert hypers(opt)==['lr','wd','lambd','t0']
+    with pytest.raises(ValueError, match='`ASGD` has no hyper-parameter `sqr_mom`'): set_hyper(opt, 'sqr_mom', .9)
+    assert opt.param_groups[0]['alpha']==.5
+
 @pytest.mark.parametrize('name', ['mom', 'sqr_mom', 'nonsense'])
 def test_a_hyper_that_the_optimizer_lacks(name):
     opt = torch.optim.Adagrad([nn.Parameter(torch.zeros(1))])

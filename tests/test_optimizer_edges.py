@@ -81,6 +81,28 @@ def test_the_state_of_several_goes_to_another_optimizer_and_back():
     with pytest.raises(ValueError): b.opt.load_state_dict(dict(n=0, opts=a.opt.state_dict()['opts'][:1]))
     with pytest.raises(TypeError): b.opt.add_param_group(dict(params=[nn.Parameter(torch.ones(1))]))
 
+def test_several_take_a_closure_as_one_optimizer_does():
+    "It computes loss and gradients once, also where they are switched off, before those step whose turn it is"
+    p,q = one(),one()
+    opt = OptimList(SGD([p], lr=.1), SGD([q], lr=.2), every=(1,2))
+    def closure():
+        opt.zero_grad()
+        loss = (p+q).sum()
+        loss.backward()
+        return loss
+    with torch.no_grad(): losses = [opt.step(closure).item() for _ in range(2)]
+    assert losses==pytest.approx([2,1.9]) and [p.item(),q.item()]==pytest.approx([.8,.8]) and opt.step() is None
+
+@pytest.mark.parametrize('when', ['pre','post'])
+def test_a_hook_of_a_step_belongs_to_one_of_several(when):
+    opt,steps = OptimList(SGD([one()]), SGD([one()]), every=(1,2)),[]
+    name = f'register_step_{when}_hook'
+    with pytest.raises(TypeError, match=rf'hook to one of the optimizers: `opt.opts\[i\].{name}\(…\)`'):
+        getattr(opt, name)(print)
+    getattr(opt.opts[1], name)(lambda *args: steps.append(opt.n))
+    for _ in range(4): opt.step()
+    assert steps==[2,4]
+
 def test_settings_of_several_are_written_to_each_of_them():
     learn = made(several, splitter=parts)
     learn.create_opt()

@@ -30,6 +30,7 @@ def _called_here(k):
 def _place(g, name):
     "Key and position at which the group `g` keeps `name`; None if it has no such hyper-parameter"
     for k,i in _places.get(name) or ((name,None),): # the `eps` of Adafactor is a pair, and none of ours
+        if k=='alpha' and 't0' in g: continue # ASGD lowers its rate by this power
         if k in g and (i is None)!=isinstance(g[k], tuple): return k,i
 
 # %% ../../nbs/model/02_hypers.ipynb #read_hyper

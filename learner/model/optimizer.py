@@ -272,9 +272,13 @@ class OptimList(torch.optim.Optimizer):
     @property
     def state(self): return {p:s for o in self.opts for p,s in o.state.items()}
     def step(self, closure=None):
+        loss = None
+        if closure is not None:
+            with torch.enable_grad(): loss = closure()
         self.n += 1
         for o,k in zip(self.opts, self.every):
             if self.n%k==0: o.step()
+        return loss
     def zero_grad(self, set_to_none:bool=True):
         for o in self.opts: drop_grads(o) if set_to_none else o.zero_grad(False)
     def state_dict(self): return dict(n=self.n, opts=[o.state_dict() for o in self.opts])
@@ -285,6 +289,10 @@ class OptimList(torch.optim.Optimizer):
     def __setstate__(self, state): vars(self).update(state)
     def add_param_group(self, group):
         raise TypeError("Add the group to one of the optimizers: `opt.opts[i].add_param_group(…)`")
+    def register_step_pre_hook(self, hook):
+        raise TypeError("Add the hook to one of the optimizers: `opt.opts[i].register_step_pre_hook(…)`")
+    def register_step_post_hook(self, hook):
+        raise TypeError("Add the hook to one of the optimizers: `opt.opts[i].register_step_post_hook(…)`")
 
 # %% ../../nbs/model/03_optimizer.ipynb #clear_state
 def clear_state(opt): # An optimizer, or several in an `OptimList`
