@@ -508,3 +508,20 @@ def test_names_of_files_are_looked_for_in_one_way(tmp_path, monkeypatch):
     (tmp_path/'other/models').mkdir(parents=True)
     (tmp_path/'models/monday.pth').rename(tmp_path/'other/models/monday.pth')
     assert not diff('monday', other) and not diff(other, 'monday') and not diff('other/models/monday', 'tuesday')
+
+# One instance in fits of two learners
+def test_runs_that_share_a_fingerprint_are_told_apart():
+    cb = Fingerprint()
+    a,b = make().fit(1, cbs=cb),make().fit(1, lr=.01, cbs=cb)
+    d = diff(a, b)
+    assert (d.step, d.kind)==(0, 'hyper-parameter') and not diff(a, fitted(n=1)) and not diff(b, cb)
+    a.fit(1, lr=.05, cbs=cb)
+    assert diff(a, b) and not diff(b, make().fit(1, lr=.01, cbs=Fingerprint()))
+
+@pytest.mark.filterwarnings('ignore:The run was stopped in the middle')
+def test_a_stopped_run_takes_back_the_fingerprint_that_another_has_used():
+    cb,a = Fingerprint(),make()
+    with pytest.raises(KeyboardInterrupt): a.fit(2, cbs=[cb, Raise('before_draw', KeyboardInterrupt, 5)])
+    b = make(seed=3).fit(1, cbs=cb)
+    a.resume()
+    assert diff(a, fitted()).n==12 and not diff(a, fitted()) and not diff(b, make(seed=3).fit(1, cbs=Fingerprint()))

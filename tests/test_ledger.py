@@ -223,6 +223,13 @@ def test_a_fork_has_a_ledger_of_its_own():
     assert equal(learn.ledger, whole) and equal(same.ledger, whole) and not equal(alt.ledger, whole)
     once_an_epoch(alt.ledger, 3)
 
+def test_two_learners_that_share_an_instance_have_a_ledger_each():
+    cb,own = Ledger(),[make().fit(2, lr=lr, cbs=Ledger()).ledger for lr in (.1, .5)]
+    a,b = (make().fit(2, lr=lr, cbs=cb) for lr in (.1, .5))
+    assert equal(a.ledger, own[0]) and equal(b.ledger, own[1])
+    a.fit(1, cbs=cb)
+    assert equal(b.ledger, own[1]) and a.ledger.visits.sum()==n
+
 def test_interrupted_and_resumed():
     cb = Ledger()
     learn = make(cb)

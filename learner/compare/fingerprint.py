@@ -24,7 +24,7 @@ from types import FunctionType,SimpleNamespace
 from zlib import crc32
 import numpy as np
 import torch
-from ..core.callback import Callback
+from ..core.callback import Callback,keep_record,weak
 from ..core.checks import checked,whole
 from ..data.loader_state import describe
 from ..data.loaders import length
@@ -237,6 +237,7 @@ class Gauge:
 class Fingerprint(Callback):
     "Keep a row of numbers for each training batch, by which `diff` finds where two runs part, and why"
     order,only_fit,run_valid,watches,writes,only_one = 1100,True,False,True,True,True
+    keeper = weak() # the learner of the last fit
     @checked(file=Path)
     def __init__(self,
         weights:int=1, # In training batches: between two checksums of all weights, which cost one pass over them
@@ -265,9 +266,9 @@ class Fingerprint(Callback):
     def before_fit(self):
         learn,self.row,self.gauge = self.learn,{},Gauge(self.weights, self.ids)
         self.folder = learn.path/learn.model_dir
-        learn.held_fingerprint = self # a fit's own callbacks are gone when it is over
+        new = keep_record(learn, 'held_fingerprint', self) # a fit's own callbacks are gone when it is over
+        if new or not learn.resuming: self.trail,self.before = Trail(),None
         if learn.resuming: return
-        self.trail,self.before = Trail(),None
         self.before_train()
         self.trail.append(dict(at=[-1, learn.epoch, -1]) | self.gauge.state(learn, self.trail))
 

@@ -116,6 +116,16 @@ def was_attached(cb):
     "Whether a callback belongs to a Learner, or has belonged to one"
     return '_learn_ref' in vars(cb)
 
+def keep_record(learn, name, cb):
+    """Let `learn` keep a callback under `name` for what it records of a fit. A learner that has kept it so far, as its
+    `weak` attribute `keeper` says, keeps a copy with the record of its own fit. Returns whether there was one"""
+    old = cb.keeper
+    new = old is not None and old is not learn
+    if new and vars(old).get(name) is cb: setattr(old, name, copy(cb))
+    setattr(learn, name, cb)
+    refer(cb, 'keeper', learn)
+    return new
+
 def without_refs(o):
     "The attributes of an object, or a dict of them, without references back, which cannot be copied or pickled"
     own = o if isinstance(o, dict) else vars(o)

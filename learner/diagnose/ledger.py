@@ -19,7 +19,7 @@ from types import SimpleNamespace
 import numpy as np
 import torch
 from fastcore.basics import patch
-from ..core.callback import Callback
+from ..core.callback import Callback,keep_record,weak
 from ..core.checks import checked,short_name,whole
 from ..data.generators import keep_random
 from ..data.batches import find_bs
@@ -204,6 +204,7 @@ class Judge:
 class Ledger(Callback):
     "Keep what each training sample costs, when it came, and how often it was forgotten, in `learn.ledger`"
     name,order,only_fit,run_valid,watches,writes,only_one = 'ledgers',1050,True,False,True,True,True
+    keeper = weak() # the learner of the last fit
     @checked(ids=callable, loss=callable)
     def __init__(self,
         keep:int=20, # How many visits of each sample to keep one by one: the newest ones, with 8 bytes for each
@@ -229,8 +230,8 @@ class Ledger(Callback):
         if mix := next((o for o in self.learn.cbs.of(MixHandler) if o.run), None): raise ValueError(
             f"`{mix.name}` trains on mixtures of two samples, of which none has a loss of its own: leave out one of "
             f"`{type(mix).__name__}` and `Ledger`")
-        self.learn.held_ledger = self # a fit's own callbacks are gone when it is over
-        if not self.learn.resuming: self.begin(SampleCosts.empty(0, self.keep))
+        new = keep_record(self.learn, 'held_ledger', self) # a fit's own callbacks are gone when it is over
+        if new or not self.learn.resuming: self.begin(SampleCosts.empty(0, self.keep))
 
     def cleanup_fit(self):
         if self.judge is not None: self.accounts
