@@ -303,6 +303,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                                    'learner/compare/operations.py'),
                                             'learner.compare.operations._arguments': ( 'compare/operations.html#_arguments',
                                                                                        'learner/compare/operations.py'),
+                                            'learner.compare.operations._check_held': ( 'compare/operations.html#_check_held',
+                                                                                        'learner/compare/operations.py'),
                                             'learner.compare.operations._ops_of': ( 'compare/operations.html#_ops_of',
                                                                                     'learner/compare/operations.py'),
                                             'learner.compare.operations._read_ops': ( 'compare/operations.html#_read_ops',

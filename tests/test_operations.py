@@ -87,6 +87,24 @@ def test_a_run_that_was_not_held_says_so():
     learn = make().fit(1, cbs=Fingerprint())
     with pytest.raises(RuntimeError, match='cbs=Rewind'): learn.operations(3)
 
+@pytest.mark.parametrize('cbs', [[Rewind(every=4)], [Fingerprint(), Rewind(every=4)]], ids=['held','both'])
+def test_another_fit_than_the_one_that_was_compared_is_refused(cbs):
+    runs = fitted(),fitted(lambda n: 1.+1e-6*(n>=9))
+    d = diff(*runs)
+    runs[1].fit(2, cbs=cbs)
+    was = [weights(o.model) for o in runs]
+    for o in [d] if cbs[1:] else [d, diff(*runs)]: # a fingerprint is of the last fit that had one
+        with pytest.raises(ValueError, match='Run b is .* before the learner trains again'): o.ops()
+    assert all(same(weights(o.model), w) for o,w in zip(runs, was))
+
+def test_a_fit_that_is_not_held_does_not_count_and_a_fork_is_a_run_of_its_own():
+    a,b = fitted(),fitted(lambda n: 1.+1e-6*(n>=9))
+    d = diff(a, b)
+    a.fit(1)
+    assert d.ops().a.name=='tests.scaled.default'
+    other = b.fork(10, lr=.05).resume()
+    assert diff(b, other).step==10 and diff(b, other).ops()
+
 @pytest.mark.parametrize('cbs',
     [(), (GradientAccumulation(8), EMA()), (MixedPrecision('bf16'), GradientClip()), (MicroBatch(2), MixUp())], ids=str)
 def test_a_batch_repeats_and_nothing_is_moved(cbs):

@@ -306,6 +306,7 @@ class Difference:
     n:int         # Equal batches before
     at:tuple|None # Epoch, and batch of the epoch, of the step
     runs:tuple=field(default=(), repr=False) # As they were given
+    of_runs:tuple=field(default=(), repr=False) # Their names, where they are learners, which may train again
     more:tuple=(0, 0) # Training batches that only `a` has, and only `b`
 
     def __bool__(self): return self.step is not None
@@ -337,17 +338,18 @@ def diff(
     else:
         a,b = trail_of(run_a, folders),trail_of(run_b, folders)
         runs = run_a,run_b
+    of_runs = *(_callback_of(o).of_run if isinstance(o, Learner) else None for o in runs),
     parting,n,names = first_parting(a, b)
     unused = []
     if names: unused = [f"{_in_another_state(names)}, and neither run draws from {'it' if len(names)==1 else 'them'}"]
     ends = [t.setup_at(i) for t,i in zip((a, b), parting.rows if parting else (len(a), len(b)))]
     if parting is None:
         idle = [words for *_,words in _of_setups(*ends)] if all(ends) else []
-        return Difference(None, None, [], idle+unused, n, None, runs, (a.n_batches-n, b.n_batches-n))
+        return Difference(None, None, [], idle+unused, n, None, runs, of_runs, (a.n_batches-n, b.n_batches-n))
     causes,idle = causes_of(parting, *ends)
     step,*at = parting.at
     return Difference(max(step, 0), causes[0][0], [words for _,words in causes],
-        [words for _,words in idle]+unused, n, None if step<0 else tuple(at), runs)
+        [words for _,words in idle]+unused, n, None if step<0 else tuple(at), runs, of_runs)
 
 def _before_and_after(run):
     "Trails of a run before and after it went back"

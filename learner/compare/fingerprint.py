@@ -237,7 +237,7 @@ class Gauge:
 class Fingerprint(Callback):
     "Keep a row of numbers for each training batch, by which `diff` finds where two runs part, and why"
     order,only_fit,run_valid,watches,writes,only_one = 1100,True,False,True,True,True
-    keeper = weak() # the learner of the last fit
+    keeper,of_run = weak(),None # the learner of the last fit, and the name of its run
     @checked(file=Path)
     def __init__(self,
         weights:int=1, # In training batches: between two checksums of all weights, which cost one pass over them
@@ -265,7 +265,7 @@ class Fingerprint(Callback):
 
     def before_fit(self):
         learn,self.row,self.gauge = self.learn,{},Gauge(self.weights, self.ids)
-        self.folder = learn.path/learn.model_dir
+        self.folder,self.of_run = learn.path/learn.model_dir,learn.lineage[-1].run
         new = keep_record(learn, 'held_fingerprint', self) # a fit's own callbacks are gone when it is over
         if new or not learn.resuming: self.trail,self.before = Trail(),None
         if learn.resuming: return

@@ -158,6 +158,13 @@ def first_op(
     return OpDifference(None, len(a), None, None)
 
 # %% ../../nbs/compare/03_operations.ipynb #diff_ops
+def _check_held(run, name, of_run):
+    "Refuse a learner that would go back in another fit than the one that was compared"
+    held = getattr(run, 'held_run', None) if isinstance(run, Learner) else None
+    if held is not None and held.of_run!=of_run: raise ValueError(f"Run {name} is {of_run}, and its learner would go "
+        f"back in another one, {held.of_run}: give `Fingerprint` and `Rewind` to one fit, and call `ops` before the "
+        "learner trains again")
+
 def _ops_of(run, step, name):
     if isinstance(run, Learner): return run.operations(step)
     if isinstance(run, list): return run
@@ -175,6 +182,7 @@ def ops(self:Difference,
     "Go back to where the runs part in both of them, and name the first operation that differs"
     if self.step is None: raise ValueError("The runs are equal: no operation differs")
     given = [run if file is None else _read_ops(file) for file,run in zip((a, b), self.runs)]
+    for args in zip(given, 'ab', self.of_runs): _check_held(*args)
     return first_op(*(_ops_of(o, self.step, name) for o,name in zip(given, 'ab')))
 
 # %% ../../nbs/compare/03_operations.ipynb #repeatable
