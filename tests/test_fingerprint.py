@@ -360,6 +360,25 @@ def test_weights_that_move_to_other_memory():
     assert len({*seen})==7
     assert Weights(nn.Sequential(nn.LazyLinear(3))).checksum() is None
 
+def first_buffer(m, v): m.register_buffer('mean', torch.full((3,), v)) # the container has none so far
+def other_layer(m, v):
+    m[2] = nn.Linear(8, 2)
+    m[2].weight.data.fill_(v)
+def inner_layer(m, v): m[1].scale = nn.PReLU(init=v) # of a layer without any
+class Late(Callback):
+    "Stands for something outside, which is no setting"
+    watches = True
+    def __init__(self, change, v): self.change,self.v = change,v
+    def after_batch(self):
+        if self.training and self.train_iter==8: self.change(self.model, self.v) # of twelve, in the second epoch
+@pytest.mark.filterwarnings('ignore:.*came into the model')
+@pytest.mark.parametrize('change', [first_buffer, other_layer, inner_layer])
+def test_what_comes_into_the_model_during_an_epoch_counts(change):
+    a,b,c = (fitted(Late(change, v)) for v in (1., 1., 2.))
+    d = diff(a, c)
+    assert not diff(a, b) and d.step==7 and 'the weights differ after the batch' in d.evidence
+
+
 def changes_of(t):
     "Tensors like `t` with a small change each"
     flat = t.reshape(-1)

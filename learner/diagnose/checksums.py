@@ -135,8 +135,16 @@ def _array(t):
 class Weights:
     "Checksum of all parameters and buffers of some modules, such as a model and its loss"
     def __init__(self, *roots):
-        self.held = [o for root in roots for m in root.modules() for o in (m._parameters, m._buffers) if o]
-        self.tensors,self.places,self.arrays = [],None,None # as last read
+        self.roots,self.tensors,self.places,self.arrays = roots,[],None,None # as last read
+        self._find()
+
+    def _find(self):
+        modules = [m for root in self.roots for m in root.modules()]
+        self.held = [o for m in modules for o in (m._parameters, m._buffers)] # empty ones may be filled later
+        self.containers = [m._modules for m in modules]
+        self.inner = self._inner()
+
+    def _inner(self): return [m for o in self.containers for m in o.values()]
 
     def _read(self, tensors, places):
         self.tensors,self.places,self.arrays = tensors,places,[*map(_array, tensors)]
@@ -144,6 +152,7 @@ class Weights:
 
     def checksum(self):
         "A number as of `checksum`; None as long as some have no weights"
+        if self._inner()!=self.inner: self._find() # layers were added or replaced
         tensors = [t for o in self.held for t in o.values() if t is not None and not t.is_meta]
         if self.places is None and any(map(is_lazy, tensors)): return None
         try: places = [(id(t), t.data_ptr(), t.numel()) for t in tensors]
