@@ -173,6 +173,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                                 'learner/compare/fingerprint.py'),
                                              'learner.compare.fingerprint.Fingerprint.load_state_dict': ( 'compare/fingerprint.html#fingerprint.load_state_dict',
                                                                                                           'learner/compare/fingerprint.py'),
+                                             'learner.compare.fingerprint.Fingerprint.read_opt': ( 'compare/fingerprint.html#fingerprint.read_opt',
+                                                                                                   'learner/compare/fingerprint.py'),
                                              'learner.compare.fingerprint.Fingerprint.save': ( 'compare/fingerprint.html#fingerprint.save',
                                                                                                'learner/compare/fingerprint.py'),
                                              'learner.compare.fingerprint.Fingerprint.state_dict': ( 'compare/fingerprint.html#fingerprint.state_dict',

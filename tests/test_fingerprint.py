@@ -451,6 +451,38 @@ def test_a_scheduler_that_is_removed_takes_its_hyper_parameters_along():
     synth_learner(4, 1, cbs=[schedule, cb, leave]).fit(1)
     assert len(cb.trail)==5 # with the weights at the end
 
+def last_hypers(learn):
+    trail = learn.held_fingerprint.trail
+    return [*trail.columns['hypers'][len(trail)-1]]
+
+class AddsGroup(Callback):
+    def before_epoch(self):
+        if self.epoch==1: self.opt.add_param_group(dict(params=[*self.model[0].parameters()], lr=.02))
+@pytest.mark.parametrize('own', [True, False])
+def test_a_group_that_is_added_in_a_fit_has_its_hyper_parameters(own, tmp_path):
+    def run(*cbs):
+        learn = make(splitter=lambda m: [*m[2].parameters()], path=tmp_path)
+        with silence('optimizer'): return learn.fit(2, cbs=[*cbs, Fingerprint() if own else RunCard()])
+    learn = run(AddsGroup())
+    if not own: assert cards(tmp_path/'runs')[0].rows and len(learn.opt.param_groups)==2; return
+    assert last_hypers(learn)==[.1, .9, 0., .02, .9, 0.]
+    d = diff(run(), learn)
+    assert d.step==6 and 'there are 3 hyper-parameters in a, and 6 in b' in d.evidence
+
+class Switches(Callback):
+    def __init__(self, at, opt): self.at,self.made = at,opt
+    def _switch(self):
+        if self.train_iter==7 and self.training: self.learn.opt = self.made(self.model.parameters(), lr=.003)
+    def before_batch(self): self.at=='before_batch' and self._switch()
+    def after_backward(self): self.at=='after_backward' and self._switch()
+@pytest.mark.parametrize('at', ['before_batch','after_backward'])
+def test_another_optimizer_in_a_fit_has_its_hyper_parameters(at):
+    assert last_hypers(fitted(Switches(at, torch.optim.SGD)))[:2]==[.003, 0.]
+    adam = fitted(Switches(at, torch.optim.Adam))
+    assert last_hypers(adam)==[.003, .9, .999, 0., 1e-8]
+    trail = adam.held_fingerprint.trail
+    assert [o.hypers for _,o in trail.setups]==[['lr','mom','wd'], ['lr','mom','sqr_mom','wd','eps']]
+
 def test_another_source_of_numpys_numbers_is_noticed():
     "Its memory is somewhere else, and one that is let go may leave its place to the next"
     from learner.data.generators import numpy_state,same_state

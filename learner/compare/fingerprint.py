@@ -15,9 +15,9 @@ __all__ = ['Fingerprint']
 import textwrap
 from array import array
 from contextlib import suppress
-from dataclasses import asdict,dataclass
+from dataclasses import asdict,dataclass,replace
 from inspect import getsource
-from math import hypot
+from math import hypot,nan
 from pathlib import Path
 from tokenize import TokenError
 from types import FunctionType,SimpleNamespace
@@ -196,8 +196,8 @@ class Hypers:
             self.in_place = any(isinstance(o, torch.Tensor) for o in raw)
             now = hypers(self.opt) # a scheduler that was removed has taken its own along: they keep their last values
             read = [read_hyper(g, k) if k in now else None for g in first_groups(self.opt) for k in self.names]
-            kept = self.values or read
-            self.raw,self.values = raw,[old if v is None else v for v,old in zip(read, kept, strict=True)]
+            kept = self.values + [nan]*(len(read)-len(self.values)) # of groups that were added
+            self.raw,self.values = raw,[old if v is None else v for v,old in zip(read, kept)]
         return self.values
 
 # %% ../../nbs/compare/01_fingerprint.ipynb #Gauge
@@ -276,13 +276,20 @@ class Fingerprint(Callback):
 
     def before_batch(self):
         learn,gauge = self.learn,self.gauge
-        if gauge.hypers is None:
-            self.trail.add_setup(Setup.of(learn))
-            gauge.hypers = Hypers(learn.opt)
+        if gauge.hypers is None: self.trail.add_setup(Setup.of(learn))
+        self.read_opt()
         self.row = dict(inputs=[checksum_of_batch(learn.xb, learn.yb)])
+
+    def read_opt(self):
+        "Hyper-parameters are those of the optimizer of now: a callback may have made another one"
+        opt,gauge,trail = self.learn.opt,self.gauge,self.trail
+        if gauge.hypers is not None and gauge.hypers.opt is opt: return
+        gauge.hypers = Hypers(opt)
+        trail.add_setup(replace(trail.setups[-1][1], hypers=gauge.hypers.names))
 
     def before_step(self):
         learn,gauge = self.learn,self.gauge
+        self.read_opt()
         self.row |= dict(hypers=gauge.hypers.read()) | gauge.gradients(learn)
         if 'batch' in learn.scopes: return
         self.trail.append(self.row | dict(at=[learn.train_iter-.5, learn.epoch, learn.iter]))
