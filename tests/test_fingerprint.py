@@ -576,3 +576,65 @@ def test_a_stopped_run_takes_back_the_fingerprint_that_another_has_used():
     b = make(seed=3).fit(1, cbs=cb)
     a.resume()
     assert diff(a, fitted()).n==12 and not diff(a, fitted()) and not diff(b, make(seed=3).fit(1, cbs=Fingerprint()))
+
+# Data and loaders of validation, and what batches look like
+def wrong(ds, i):
+    x,y = (o.clone() for o in ds.tensors)
+    y[i] = 1-y[i]
+    return TensorDataset(x, y)
+def validating(train=data(), valid=data(), bs=4, n=3, lr=.1, cbs=()):
+    dls = DataLoaders(DataLoader(train, 4), DataLoader(valid, bs), device='cpu')
+    torch.manual_seed(1)
+    return mk(data=dls).fit(n, lr=lr, cbs=[Fingerprint(), *cbs])
+
+def test_samples_of_validation_explain_a_schedule_that_follows_its_results():
+    def run(valid): return validating(valid=valid, n=5, cbs=[ReduceLROnPlateau(monitor='valid_loss', patience=1)])
+    a,b = run(data()),run(wrong(data(), slice(None)))
+    d = diff(a, b)
+    assert d.kind=='hyper-parameter' and d.at[1]==0 and d.evidence[0].startswith('`lr` of group 0')
+    assert d.evidence[1]=='`valid.dataset.tensors[1]` has other entries in b than in a' and not d.idle
+
+def test_samples_of_validation_explain_nothing_else():
+    words = '`valid.dataset.tensors[1]` has other entries in b than in a'
+    other = wrong(data(), 0)
+    d = diff(validating(), validating(valid=other, lr=.2))
+    assert (d.step, words in d.idle)==(0, True) # no validation has run
+    d = diff(validating(), validating(other, other)) # the inputs differ
+    assert (d.step, d.kind, words in d.idle)==(0, 'data', True)
+
+@pytest.mark.parametrize('cbs, valid_first', [((), False), ([Validate(1, 'iter')], True)])
+def test_a_loader_of_validation_is_no_cause_before_it_is_used(cbs, valid_first):
+    d = diff(validating(cbs=cbs), validating(wrong(data(), 10), bs=8, cbs=cbs))
+    sizes = ['`bs.valid` is 4 in a, and 8 in b','`n_batches.valid` is 6 in a, and 3 in b']
+    assert d.step==2 and (d.evidence if valid_first else d.idle)[:2]==sizes
+    assert (d.kind=='data') is not valid_first
+
+def test_a_run_card_knows_when_a_validation_has_run(tmp_path):
+    cb = RunCard(tmp_path)
+    assert validating(cbs=[cb]).held_fingerprint.trail.validated==7 # a row before training, and six batches
+    mk(data=DataLoaders(DataLoader(data(), 4), DataLoader(data(), 4), device='cpu')).fit(1, cbs=cb)
+    assert cb.taken.trail.validated==7
+
+class Narrow(nn.Module):
+    def __init__(self): super().__init__(); torch.manual_seed(0); self.l = nn.Linear(1, 2)
+    def forward(self, x): return self.l(x.flatten(1)[:,:1]+x.shape[1])
+def of_shape(*shape):
+    g = torch.Generator().manual_seed(0)
+    ds = TensorDataset(torch.randn(24, 6, generator=g).view(24, *shape), torch.randint(0, 2, (24,), generator=g))
+    return fitted(dl=DataLoader(ds, 4), model=Narrow(), n=1)
+
+def test_another_shape_of_the_same_values_is_data():
+    d = diff(of_shape(2, 3), of_shape(3, 2))
+    assert (d.step, d.kind, d.evidence[0])==(0, 'data', 'inputs or targets have another shape or type')
+    assert '`train.dataset.tensors[0]` has other entries in b than in a' in d.evidence and not diff(*[of_shape(2, 3)]*2)
+
+def test_files_from_before_shapes_were_kept_are_compared_in_all_else():
+    def older(learn):
+        state = learn.held_fingerprint.trail.state_dict()
+        del state['validated'],state['columns']['shapes']
+        return Trail.from_state(state)
+    assert not diff(older(fitted()), fitted()) and diff(fitted(), older(fitted())).n==12
+    assert diff(older(of_shape(2, 3)), of_shape(3, 2)).evidence[0].startswith('the norm of the gradients')
+    assert len(Trail.from_state(older(fitted()).state_dict()))==13
+    d = diff(older(validating()), older(validating(bs=8, lr=.2)))
+    assert d.kind=='hyper-parameter' and '`bs.valid` is 4 in a, and 8 in b' in d.evidence # it may have run

@@ -80,7 +80,7 @@ def _states(trail, row): return {k:v for k,v in zip(trail.generators, row['gener
 
 def _differ(k, v, w):
     unknown = not v or not w or (k=='ids' and (v[0]<0)!=(w[0]<0))
-    if unknown and k in ('ids','weights'): return False
+    if unknown and k in ('ids','shapes','weights'): return False
     return v.tobytes()!=w.tobytes()
 
 def _on_device(trail): return any(not o.settings.get('device', 'cpu').startswith('cpu') for _,o in trail.setups)
@@ -97,11 +97,12 @@ class Parting:
     rows:tuple  # Their numbers in both trails
     names:list  # Columns that differ
     moved:list  # Generators that differ
+    validated:bool # A validation had run in one of them, or that is not known
 
     @property
     def at(self): return [int(o) for o in self.pair.a['at']]
     @property
-    def early(self): return {'ids','inputs'} & {*self.names} # what came before the forward pass differs
+    def early(self): return {'ids','inputs','shapes'} & {*self.names} # what came before the forward pass differs
 
 class Unused:
     "Generators that differ at the first row. They explain nothing until a run has drawn from one of them"
@@ -131,16 +132,19 @@ def first_parting(
 ) -> tuple: # A `Parting` or None, the number of batches that were compared, generators that differ and are not used
     "The first rows in which two trails differ"
     n,unused,compared = 0,None,_compared(a, b)
+    def parting(pair, rows, names, moved):
+        validated = any(t.validated is not None and t.validated<=i for t,i in zip((a, b), rows))
+        return Parting(pair, rows, names, moved, validated)
     for k,pair,rows in _rows_of_both(a, b):
         names,moved = [o for o in compared if _differ(o, pair.a[o], pair.b[o])],_moved(a, b, pair)
         if unused is None:
             unused,first = Unused(a, b, pair),rows
-            if names: return Parting(pair, rows, names, moved),0,[] # no run has drawn yet
+            if names: return parting(pair, rows, names, moved),0,[] # no run has drawn yet
         elif drawn := unused.drawn(pair): # the runs differ from the first row on
-            return Parting(unused.start, first, ['generators'], drawn),0,[o for o in unused.names if o not in drawn]
+            return parting(unused.start, first, ['generators'], drawn),0,[o for o in unused.names if o not in drawn]
         moved = [o for o in moved if o not in unused.names]
         if moved: names.append('generators')
-        if names: return Parting(pair, rows, names, moved),n,unused.names
+        if names: return parting(pair, rows, names, moved),n,unused.names
         n += is_batch(k)
     return None,n,unused.names if unused else []
 
@@ -185,6 +189,8 @@ def observed(
         if k=='ids': res[k] = _of_ids(a[k], b[k])
         elif k=='inputs': res[k] = "inputs or targets differ" + (
             '' if 'ids' in parting.names or not a['ids'] else f", of the same samples: {_some(a['ids'])}")
+        elif k=='shapes':
+            if 'inputs' not in parting.names: res[k] = "inputs or targets have another shape or type"
         elif k=='hypers': res[k] = _of_hypers(a[k], b[k], hypers)
         elif k=='trained': res[k] = _of_trained(a[k], b[k])
         elif k=='weights': res[k] = "the weights differ after the batch" if a['at'][0]>=0 else (
@@ -264,6 +270,11 @@ def _of_setups(a, b):
     yield from (('data', f'loader.{k}', o) for k,o in _of_dicts(a.loader, b.loader))
     yield from (('arithmetic', f'machine.{k}', o) for k,o in _of_dicts(a.machine, b.machine))
 
+def _of_validation(name):
+    "Whether a setting is one of a loader for validation. Its samples are not trained on: schedules may use results"
+    kind,_,of = name.partition('.')
+    return kind in ('bs','n_batches','limits','samples') and of.split('.')[0]!='train'
+
 def explains(
     kind:str, # Of a difference of two setups
     name:str, # What differs
@@ -273,13 +284,14 @@ def explains(
     names = {*parting.names}
     if kind=='arithmetic': return not parting.early and not {'generators','hypers'} & names
     in_training = parting.at[0]>=0
+    if _of_validation(name):
+        return in_training and parting.validated and ('hypers' in names or not name.startswith('samples.'))
     role = re.search(r'\((\w+)\)$', name) # of code, as in `Net (model)`
     if name=='layers' or name.startswith(('loss','opt.')) or (role and role[1] in of_model): return not parting.early
-    if name.startswith('samples.') and not name.startswith('samples.train'): return False # they are not trained on
     if name.startswith(('loader.','samples.')): return in_training and (bool(parting.early) or 'generators' in names)
     return kind=='code' or in_training
 
-mechanisms = dict(generators='random stream', ids='data', inputs='data', hypers='hyper-parameter',
+mechanisms = dict(generators='random stream', ids='data', inputs='data', shapes='data', hypers='hyper-parameter',
     trained='hyper-parameter') # if the same loss has other gradients
 
 def causes_of(parting, a, b):

@@ -36,7 +36,7 @@ from ..model.optimizer import params_of
 from ..record.files import file_path,write_plain
 from ..resume.encoding import encode
 from ..resume.origin import CodeReader,definitions,versions
-from ..diagnose.checksums import Weights,checksum_of_batch,generator_sums
+from ..diagnose.checksums import Weights,checksum_of_batch,generator_sums,shapes_of_batch
 
 # %% ../../nbs/compare/01_fingerprint.ipynb #Column
 class Column:
@@ -117,7 +117,7 @@ class Setup:
 
 # %% ../../nbs/compare/01_fingerprint.ipynb #Trail
 trail_format = 2 # raise it when what a trail holds, or how, is changed
-columns = 'at','ids','inputs','hypers','trained','grad_norm','loss','weights','generators'
+columns = 'at','ids','inputs','shapes','hypers','trained','grad_norm','loss','weights','generators'
 
 def is_batch(n): return n>=0 and n==int(n) # rows before training are negative, rows between batches end in .5
 
@@ -126,6 +126,7 @@ class Trail:
     def __init__(self):
         self._columns = {k:Column() for k in columns}
         self.waiting,self.setups,self.generators = [],[],[] # rows; `(row, Setup)` where it changed; names
+        self.validated = None # number of rows when the first validation began
 
     def __len__(self): return len(self._columns['at'])+len(self.waiting)
 
@@ -172,7 +173,8 @@ class Trail:
 
     def state_dict(self, n:int|None=None): # Of the first `n` rows
         n = len(self) if n is None else n
-        return dict(format=trail_format, generators=list(self.generators),
+        validated = None if self.validated is None or self.validated>n else self.validated
+        return dict(format=trail_format, generators=list(self.generators), validated=validated,
             setups=[(i, asdict(o)) for i,o in self.setups if i<n],
             columns={k:o.arrays(n) for k,o in self.columns.items()})
 
@@ -183,7 +185,9 @@ class Trail:
             f"{state.get('format')}, but this version reads format {trail_format}")
         res = cls()
         res.generators,res.setups = list(state['generators']),[(i, Setup(**o)) for i,o in state['setups']]
-        res._columns = {k:Column(*map(np.ndarray.tolist, o)) for k,o in state['columns'].items()}
+        res.validated,saved = state.get('validated', 0),state['columns'] # older files do not say
+        none = np.empty(0),np.zeros(len(saved['at'][1]), int)
+        res._columns = {k:Column(*map(np.ndarray.tolist, saved.get(k, none))) for k in columns}
         return res
 
 # %% ../../nbs/compare/01_fingerprint.ipynb #Hypers
@@ -278,7 +282,8 @@ class Fingerprint(Callback):
         learn,gauge = self.learn,self.gauge
         if gauge.hypers is None: self.trail.add_setup(Setup.of(learn))
         self.read_opt()
-        self.row = dict(inputs=[checksum_of_batch(learn.xb, learn.yb)])
+        batch = learn.xb,learn.yb
+        self.row = dict(inputs=[checksum_of_batch(*batch)], shapes=[shapes_of_batch(*batch)])
 
     def read_opt(self):
         "Hyper-parameters are those of the optimizer of now: a callback may have made another one"
@@ -302,6 +307,9 @@ class Fingerprint(Callback):
         row['at'],row['ids'] = [learn.train_iter-1, learn.epoch, learn.iter],gauge.ids(learn)
         self.trail.append(row)
         self.row = {}
+
+    def before_validate(self):
+        if self.trail.validated is None: self.trail.validated = len(self.trail)
 
     def cleanup_fit(self):
         if self.file is not None: self.save(self.file)

@@ -105,6 +105,8 @@ class RunCard(Callback):
         if self.own: self.taken.before_fit()
     def before_train(self):
         if self.own: self.taken.before_train()
+    def before_validate(self):
+        if self.own: self.taken.before_validate()
     def before_batch(self):
         if self.own: self.taken.before_batch()
     def before_step(self):

@@ -88,6 +88,11 @@ def checksum_of_batch(
     "Checksum of all that a batch holds"
     return _checksum(batch)
 
+def shapes_of_batch(*batch) -> int: # What `checksum_of_batch` takes
+    "A number for the types and shapes of all tensors in a batch"
+    parts = [o for t in _leaves(batch, set()) if isinstance(t, torch.Tensor) for o in parts_of(t) or ()]
+    return crc32(repr([(o.dtype, *o.shape) for o in parts]).encode())
+
 # %% ../../nbs/diagnose/08_checksums.ipynb #generator_sums
 _last_numpy = None,0 # the state of numpy's generator when it was last read, and its checksum
 
