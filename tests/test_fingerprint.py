@@ -638,3 +638,47 @@ def test_files_from_before_shapes_were_kept_are_compared_in_all_else():
     assert len(Trail.from_state(older(fitted()).state_dict()))==13
     d = diff(older(validating()), older(validating(bs=8, lr=.2)))
     assert d.kind=='hyper-parameter' and '`bs.valid` is 4 in a, and 8 in b' in d.evidence # it may have run
+
+# Attributes of model and loss
+class Scaled(nn.Module):
+    def __init__(self, scale):
+        super().__init__()
+        torch.manual_seed(0)
+        self.l,self.scale,self.calls,self._id = nn.Linear(3, 2),scale,0,id(self)
+    def forward(self, x): self.calls += 1; return self.l(x)*self.scale
+class Weighted:
+    def __init__(self, k): self.k = k
+    def loss(self, pred, y): return F.cross_entropy(pred, y)*self.k
+def scaled(scale=1., k=1., n_before=0, **kwargs):
+    learn = make(model=nn.Sequential(Scaled(scale)), loss_func=Weighted(k).loss, **kwargs)
+    with torch.no_grad(), torch.random.fork_rng():
+        for _ in range(n_before): learn.model(torch.ones(2, 3))
+    return learn.fit(2, cbs=Fingerprint())
+
+@pytest.mark.parametrize('kwargs, words', [(dict(scale=2.), '`model.0.scale` is 1.0 in a, and 2.0 in b'),
+    (dict(k=2.), '`loss.k` is 1.0 in a, and 2.0 in b')], ids=['model','loss'])
+def test_an_attribute_is_a_setting(kwargs, words):
+    d = diff(scaled(), scaled(**kwargs))
+    assert (d.step, d.kind, d.evidence[0])==(0, 'hyper-parameter', words)
+
+def test_what_a_model_counts_is_no_setting():
+    a = scaled()
+    d = diff(a, scaled(n_before=3)) # its `summary` was printed before, for example
+    assert not d and not d.idle
+    cut = make(model=nn.Sequential(Scaled(1.)), loss_func=Weighted(1.).loss)
+    @on('after_batch')
+    def stop(learn):
+        if learn.train_iter==5: learn.stop_soon()
+    with warnings.catch_warnings():
+        warnings.simplefilter('ignore')
+        cut.fit(2, cbs=[Fingerprint(), stop])
+        cut.resume()
+    d = diff(a, cut)
+    assert d.n==12 and not d and not any('`model' in o for o in d.idle)
+
+def test_attributes_are_no_cause_of_other_inputs_and_not_missed_in_older_files():
+    d = diff(scaled(), scaled(2., dl=DataLoader(wrong(data(), slice(None)), 4, shuffle=True)))
+    assert d.kind=='data' and '`model.0.scale` is 1.0 in a, and 2.0 in b' in d.idle
+    old,new = (scaled().held_fingerprint.trail for _ in range(2))
+    for _,o in old.setups: o.settings = {k:v for k,v in o.settings.items() if not k.startswith('attributes.')}
+    assert not diff(old, new) and not diff(old, new).idle and not diff(new, old).idle

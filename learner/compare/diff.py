@@ -236,8 +236,15 @@ def _of_settings(a, b):
     "Settings, without what has its own column"
     new = _callbacks(a) ^ _callbacks(b)
     def of(o): return {k:v for k,v in o.settings.items() if k.removeprefix('opt.') not in a.hypers
-        and not (k.startswith('callbacks.') and k.split('.')[1] in new) and not k.startswith('samples.')}
+        and not (k.startswith('callbacks.') and k.split('.')[1] in new)
+        and not k.startswith(('samples.','attributes.'))}
     return _of_dicts(of(a), of(b))
+
+def _of_attributes(a, b):
+    "Attributes that both have: other code has others, and older files have none"
+    for k,v in a.settings.items():
+        if not k.startswith('attributes.') or (w := b.settings.get(k, v))==v: continue
+        yield k,f"`{k.removeprefix('attributes.')}` is {v!r} in a, and {w!r} in b"
 
 def _of_samples(a, b):
     for k,v in a.settings.items():
@@ -264,7 +271,7 @@ of_model = 'model','loss_func','opt_func','splitter' # roles that take part from
 def _of_setups(a, b):
     "Differences of setups as kind, name, words"
     for kind,f in (('code', _of_code), ('code', _of_callbacks), ('hyper-parameter', _of_layers),
-                   ('hyper-parameter', _of_settings)):
+                   ('hyper-parameter', _of_settings), ('hyper-parameter', _of_attributes)):
         yield from (('arithmetic' if k=='device' else kind, k, words) for k,words in f(a, b))
     yield from (('data', k, o) for k,o in _of_samples(a, b))
     yield from (('data', f'loader.{k}', o) for k,o in _of_dicts(a.loader, b.loader))
@@ -287,7 +294,8 @@ def explains(
     if _of_validation(name):
         return in_training and parting.validated and ('hypers' in names or not name.startswith('samples.'))
     role = re.search(r'\((\w+)\)$', name) # of code, as in `Net (model)`
-    if name=='layers' or name.startswith(('loss','opt.')) or (role and role[1] in of_model): return not parting.early
+    if name=='layers' or name.startswith(('loss','opt.','attributes.')) or (role and role[1] in of_model):
+        return not parting.early
     if name.startswith(('loader.','samples.')): return in_training and (bool(parting.early) or 'generators' in names)
     return kind=='code' or in_training
 

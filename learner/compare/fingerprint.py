@@ -20,7 +20,7 @@ from inspect import getsource
 from math import hypot,nan
 from pathlib import Path
 from tokenize import TokenError
-from types import FunctionType,SimpleNamespace
+from types import FunctionType,ModuleType,SimpleNamespace
 from zlib import crc32
 import numpy as np
 import torch
@@ -33,7 +33,9 @@ from ..restore.containers import functions_in
 from ..restore.places import by_name,model_and_loss
 from ..model.hypers import first_groups,hypers,read_hyper
 from ..model.optimizer import params_of
+from ..model.weights import unwrapped
 from ..record.files import file_path,write_plain
+from ..record.run_config import plain
 from ..resume.encoding import encode
 from ..resume.origin import CodeReader,definitions,versions
 from ..diagnose.checksums import Weights,checksum_of_batch,generator_sums,shapes_of_batch
@@ -99,6 +101,14 @@ def _loader(dl):
     samples = length(getattr(dl, 'dataset', ()))
     return describe(dl) | (dict(samples=samples) if samples else {})
 
+def attributes_of(learn) -> dict: # By dotted names that begin with `attributes.`
+    "Numbers and texts in attributes of layers that are not torch's, and of a loss or the object it is a method of"
+    owners = dict(unwrapped(learn.model).named_modules(prefix='model'))
+    owners['loss'] = getattr(learn.loss_func, '__self__', learn.loss_func)
+    return {f'attributes.{path}.{k}':plain(v) for path,o in owners.items()
+        if hasattr(o, '__dict__') and not isinstance(o, (type,ModuleType)) and type(o).__module__.split('.')[0]!='torch'
+        for k,v in vars(o).items() if isinstance(v, (bool,int,float,str,type(None))) and k!='training' and k[0]!='_'}
+
 @dataclass
 class Setup:
     "What a run is made of"
@@ -112,7 +122,9 @@ class Setup:
 
     @classmethod
     def of(cls, learn):
-        return cls(_machine(learn.device), settings_of(learn), repr(learn.model).splitlines(), _loader(learn.dls.train),
+        settings = settings_of(learn)
+        new = {k:v for k,v in attributes_of(learn).items() if k.removeprefix('attributes.') not in settings}
+        return cls(_machine(learn.device), settings | new, repr(learn.model).splitlines(), _loader(learn.dls.train),
             *_code(learn), hypers(learn.opt))
 
 # %% ../../nbs/compare/01_fingerprint.ipynb #Trail
@@ -140,6 +152,10 @@ class Trail:
     def add_setup(self, setup):
         "Note what the run is made of from here on"
         if not self.setups or self.setups[-1][1]!=setup: self.setups.append((len(self), setup))
+
+    def drop_moved(self, attributes):
+        "Forget attributes that have other values by now: what a model counts is no setting"
+        for _,o in self.setups: o.settings = {k:v for k,v in o.settings.items() if attributes.get(k, v)==v}
 
     def number(self, sums):
         "Numbers in the order of the names in `generators`"
@@ -312,6 +328,7 @@ class Fingerprint(Callback):
         if self.trail.validated is None: self.trail.validated = len(self.trail)
 
     def cleanup_fit(self):
+        self.trail.drop_moved(attributes_of(self.learn))
         if self.file is not None: self.save(self.file)
 
     def save(self,
