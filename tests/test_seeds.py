@@ -191,6 +191,23 @@ def test_layers_of_all_kinds_are_drawn_again():
     drawn = [k for k,p in was.items() if p.std()>0 or k=='reset.pos']
     assert not [k for k in drawn if torch.equal(was[k], now[k])] and learn.model.tied.weight is learn.model.emb.weight
 
+class Phase(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.lin,self.w = nn.Linear(3, 2),nn.Parameter(torch.randn(3, dtype=torch.complex64))
+    def forward(self, x): return self.lin(x*self.w.abs())
+class DrawnPhase(Phase):
+    std = 1.
+    def reset_parameters(self): self.w.copy_(torch.randn(3, dtype=torch.complex64)*self.std)
+def test_complex_parameters_are_drawn_again():
+    with pytest.raises(ValueError, match='parameters `w` cannot be drawn again'): mk(Phase()).seeds(2, 1, vary='init')
+    _,seen = witnessed(mk(DrawnPhase()), 'init')
+    assert not any(same(a[:1], b[:1]) for a,b in zip(seen['init'], seen['init'][1:]))
+    learn = mk(DrawnPhase())
+    learn.model.std = 0.
+    with pytest.raises(ValueError, match='`w` is not as .*: its values have mean .*j and'):
+        draw_again(learn, untrained=True)
+
 def test_running_statistics_begin_anew_and_frozen_parameters_stay():
     learn = mk(nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))).fit(1)
     learn.model[0].requires_grad_(False)

@@ -105,7 +105,7 @@ def draw_again(
 ) -> int: # How many parameters
     "Draw the initial weights of model and loss again"
     for m in model_and_loss(learn).values(): refuse_lazy(m, 'none can be drawn again', instead)
-    params = {k:p for k,p in _named_params(learn).items() if p.is_floating_point()}
+    params = {k:p for k,p in _named_params(learn).items() if p.is_floating_point() or p.is_complex()}
     was = {k:p.detach().clone() for k,p in params.items()}
     for p in params.values(): p.fill_(float('nan'))
     for m in reversed([m for o in model_and_loss(learn).values() for m in o.modules()]):
