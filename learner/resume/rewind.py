@@ -31,7 +31,7 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader,Dataset
-from ..core.callback import Callback
+from ..core.callback import Callback,refer,weak
 from ..core.callback_list import chosen
 from ..core.checks import checked,listed,signature,whole
 from ..core.dispatch import Dispatcher
@@ -111,6 +111,7 @@ class Rewind(Callback):
     "Hold the whole run at intervals, so that `learn.rewind(n_iter)` can go back to any batch after the oldest point"
     name,order,only_fit,run_valid,writes = 'rewinds',1001,True,False,True
     moved = () # what has moved in the training loader in the run, by name, when the fit has ended
+    keeper = weak() # the learner of the last fit
     def __init__(self,
         every:int=100, # In `unit`s: hold a point each time so many are done
         unit:str='iter', # `iter`: training batches, `step`: optimizer steps, `epoch`, or `s`: seconds
@@ -129,6 +130,7 @@ class Rewind(Callback):
             self.points,self.moved = deque(maxlen=self.keep),()
         self.of_run = self.learn.lineage[-1].run
         self.learn.held_run = self # a fit's own callbacks are gone when it is over
+        refer(self, 'keeper', self.learn)
         self._ask() # the very beginning, or where the fit is resumed
 
     def state_dict(self): return self.interval.state_dict()
@@ -188,6 +190,8 @@ def point_before(learn, n_iter):
     "The callback that has held the run, and the last point at or before batch `n_iter`"
     if (cb := getattr(learn, 'held_run', None)) is None:
         raise RuntimeError("No fit was held that could be gone back in: give it `cbs=Rewind()`")
+    if cb.keeper is not None and cb.keeper is not learn: raise RuntimeError("Another learner has trained with the same "
+        "`Rewind` since, which holds that fit now: give each learner one of its own")
     return cb,cb.nearest(whole('n_iter', n_iter))
 
 def go_back(learn, n_iter, how='rewind'):

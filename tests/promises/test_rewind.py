@@ -55,6 +55,16 @@ def test_errors_say_where_a_run_can_go_back_to(tmp_path):
     with pytest.raises(RuntimeError, match='inside a running `fit`'):
         fit(learn, {}, on('after_batch')(lambda learn: learn.rewind(0)))
 
+def test_a_rewind_that_another_learner_has_used_since_is_refused(tmp_path):
+    "Its points are of that fit: their weights would come into this learner"
+    shared,(first,second) = Rewind(every=4),(learner({}, tmp_path/k, 1) for k in 'ab')
+    for o in first,second: fit(o, {}, shared)
+    before = weights(first)
+    with pytest.raises(RuntimeError, match='Another learner has trained with the same `Rewind`'): first.rewind(4)
+    with pytest.raises(RuntimeError, match='Another learner has trained with the same `Rewind`'): first.fork(4)
+    assert same(before, weights(first)) and first.at is None
+    for o in second,copy.deepcopy(second),second.fork(8).resume(): assert o.rewind(4).at.counters.train_iter==4
+
 class Patience(Callback):
     "Ends the fit by a count that it does not save"
     n = 0
