@@ -121,7 +121,7 @@ def is_of_own_class(
     loss_func, # Any loss
 ) -> bool:
     "Whether a class of your own computes the loss: it may average over something else than the class it is made of"
-    calls = [type(f).forward if isinstance(f, nn.Module) else type(f).__call__
+    calls = [getattr(type(f), 'forward', nn.Module) if isinstance(f, nn.Module) else type(f).__call__ # scripts lack it
         for f in losses_in(loss_func) if isinstance(f, (nn.Module,BaseLoss))]
     return not all(map(of_library, calls))
 
