@@ -326,7 +326,7 @@ def test_a_pickle_of_an_older_version_is_read():
     state['opt'] = state.pop('_current_opt')
     old = Learner.__new__(Learner)
     old.__setstate__(state)
-    assert old.opt is not None and old.opt is old.made.opt and not old.needs_closure
+    assert old.opt is not None and old.opt is old.opt_as_made.opt and not old.needs_closure
     torch.manual_seed(1); learn.fit(1)
     torch.manual_seed(1); old.fit(1)
     assert all(map(torch.equal, old.model.parameters(), learn.model.parameters()))

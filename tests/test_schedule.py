@@ -859,9 +859,9 @@ def test_a_call_that_is_refused_leaves_the_optimizer_as_it_was(ready, call):
         return Learner(dls, net, F.mse_loss, opt_func=opt).remove_cb(ProgressCallback)
     whole,learn = learner().fit(2),learner()
     with pytest.raises(KeyboardInterrupt): learn.fit(2, cbs=Stop(5))
-    opt,lr,made = learn.opt,learn.lr,learn.made
+    opt,lr,made = learn.opt,learn.lr,learn.opt_as_made
     with pytest.raises((ValueError,TypeError,OSError)): call(learn)
-    assert learn.opt is opt and learn.lr==lr and learn.made is made and len(opt.state)==len(weights(learn.model))
+    assert learn.opt is opt and learn.lr==lr and learn.opt_as_made is made and len(opt.state)==len(weights(learn.model))
     assert same(weights(learn.resume().model), weights(whole.model))
 
 def test_a_refused_call_leaves_the_turns_of_an_optimizer_of_several():

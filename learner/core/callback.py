@@ -351,8 +351,9 @@ class FuncCallback(Callback):
 
     @property
     def _fns(self): # made anew, because a copy has filters of its own
-        restarts = any(o.follows for o in self.filters)
-        return {ev:self._handler(ev) for ev in (*(o.event for o in self.filters), *['before_fit']*restarts)}
+        events = [o.event for o in self.filters]
+        if any(o.follows for o in self.filters): events.append('before_fit')
+        return {ev:self._handler(ev) for ev in events}
 
     def _handler(self, ev):
         mine = [o for o in self.filters if o.event==ev]

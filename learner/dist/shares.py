@@ -10,12 +10,12 @@ A `Deal` stands between a loader and its process. Loaders stay as they are: the 
 __all__ = []
 
 # %% ../../nbs/dist/02_shares.ipynb #imports
+from contextlib import nullcontext
 from itertools import islice
 from weakref import WeakKeyDictionary
 from torch.utils.data import DistributedSampler,IterableDataset,TensorDataset
 from ..data.batches import find_bs,rows_cut
 from ..data.samples import length_of,of_entries
-from ..loop.loop import Alone
 from .processes import Processes
 
 # %% ../../nbs/dist/02_shares.ipynb #share_of
@@ -96,8 +96,10 @@ class Deal:
         return rows.start==rows.stop
 
 # %% ../../nbs/dist/02_shares.ipynb #Peers
-class Peers(Alone):
+class Peers:
     "The other processes of a run, as its route sees them"
+    pausing = staticmethod(nullcontext) # around what is due at a pause, with a list of it as argument
+    noting = nullcontext # around the note of a position in training
     shards = None # while a file is written without the tensors of a divided model: saves these
     def __init__(self,
         procs:Processes, # Those that take part
@@ -107,7 +109,6 @@ class Peers(Alone):
         self.totals = None # samples and items of the running training batch in all processes
         self.stops = [] # which wait until all processes know
 
-    def __bool__(self): return True
     def decided(self, f):
         "What `f()` returns in the first process, which decides for all, such as by its clock"
         return self.procs.from_first(f)

@@ -43,11 +43,11 @@ class Made:
     rates:dict=field(default_factory=dict) # Its learning rates and weight decay, as far as known
     lr:Any=None                            # The very object in `learn.lr` that it brought along, where none was given
 
-opt_attrs = 'opt','lr','made' # attributes that `create_opt` sets
+opt_attrs = 'opt','lr','opt_as_made' # attributes that `create_opt` sets
 
 class OptimizerMixin(FreezeMixin, InferenceMixin):
     "Makes the optimizer, and sets its hyper-parameters"
-    made = Made()
+    opt_as_made = Made()
     model_in_fit = None # the model of which `check_opt` knows in this fit that the optimizer trains it
     def _named(self): return named_params(self.model)
 
@@ -57,7 +57,7 @@ class OptimizerMixin(FreezeMixin, InferenceMixin):
         old = self.opt
         to_eval(old) # a new one begins with the weights that are in use
         again = self.opt is self.opt_func # the same one, which may be in the middle of a schedule
-        no_lr = self.lr is None or (self.lr is self.made.lr and not again)
+        no_lr = self.lr is None or (self.lr is self.opt_as_made.lr and not again)
         if isinstance(self.opt_func, torch.optim.Optimizer):
             if again: clear_state(self.opt)
             self.opt = self.opt_func
@@ -69,18 +69,18 @@ class OptimizerMixin(FreezeMixin, InferenceMixin):
             lrs = get_hyper(self.opt, 'lr')
             self.lr = lrs[0] if len({*lrs})==1 else lrs
         of = {k:getattr(self, k) for k in ('opt_func','splitter','wd_bn_bias')}
-        self.made = replace(self.made, of=of, lr=self.lr if no_lr else self.made.lr)
+        self.note_made(of=of, lr=self.lr if no_lr else self.opt_as_made.lr)
         self.note_opt()
         if self.mode=='fit': self._take_over_rates(old)
         return self.opt
 
     def note_opt(self):
         "Note the optimizer and its rates, to tell later what was assigned, or written into its groups"
-        self.made = replace(self.made, opt=self.opt)
+        self.note_made(opt=self.opt)
         self.note_rates()
 
-    def note_rates(self):
-        self.made = replace(self.made, rates={k:v for k,v in all_hypers(self.opt).items() if k in ('lr','wd')})
+    def note_rates(self): self.note_made(rates={k:v for k,v in all_hypers(self.opt).items() if k in ('lr','wd')})
+    def note_made(self, **values): self.opt_as_made = replace(self.opt_as_made, **values)
 
     def _take_over_rates(self, old):
         "Let an optimizer that was made during a fit train with the rates that the `old` one has reached"
@@ -131,7 +131,7 @@ class OptimizerMixin(FreezeMixin, InferenceMixin):
         if self._mode is not None: return
         if name in ('lr','wd'):
             setattr(self, name, v) # with which a fit begins
-            self.made = replace(self.made, rates={**self.made.rates, name: get_hyper(self.opt, name)})
+            self.note_made(rates={**self.opt_as_made.rates, name: get_hyper(self.opt, name)})
         if self.route.stopped: self.route.stopped.changed.add(name)
 
 # %% ../../nbs/loop/07_fitting.ipynb #new_opt
@@ -220,7 +220,8 @@ def ready_to_train(learn): # A learner that is to train
         learn.create_opt()
         learn.note_opt() # a `create_opt` of a subclass may not have done so
         go_with_params(learn.opt)
-    if changed := [f'`learn.{k}`' for k,v in learn.made.of.items() if getattr(learn, k) is not v]: raise ValueError(
+    changed = [f'`learn.{k}`' for k,v in learn.opt_as_made.of.items() if getattr(learn, k) is not v]
+    if changed: raise ValueError(
         f"{' and '.join(changed)} changed after the optimizer was made, which would be used on: "
         "`learn.create_opt()` makes a new one, as `fit(…, reset_opt=True)` does")
     learn.check_opt()
@@ -246,12 +247,12 @@ def check_rates(
 ):
     """Take over a learning rate that was written into the optimizer's groups, where nothing else has one. Warn of rates
     of an optimizer that was assigned, or changed by hand, with which the fit does not begin"""
-    opt,made,assigned = learn.opt,learn.made,learn.opt is not learn.made.opt
+    opt,made,assigned = learn.opt,learn.opt_as_made,learn.opt is not learn.opt_as_made.opt
     for k in names & {*hypers(opt)}:
         v,ours = get_hyper(opt, k),getattr(learn, k)
         if ours is None or (not assigned and _as_left(opt, k, v, made.rates.get(k, v), ours)): continue
         shown = v[0] if len({*v})==1 else v
-        if k=='lr' and ours is made.lr and not assigned: learn.lr,learn.made = shown,replace(made, lr=shown); continue
+        if k=='lr' and ours is made.lr and not assigned: learn.lr = shown; learn.note_made(lr=shown); continue
         if v==values_for(first_groups(opt), ours, k): continue
         what = dict(lr='learning rate', wd='weight decay')[k]
         told = (f"The optimizer that was assigned to `learn.opt` has the {what} {shown}" if assigned

@@ -31,7 +31,7 @@ from ..restore.places import Searches
 from ..restore.snapshot import keep_loaders,keep_model_and_loss,unmoved
 
 # %% ../../nbs/loop/01_loop.ipynb #Route
-class Alone:
+class NoPeers:
     "In the place of `Peers`, the other processes of a run, where there are none; it is false"
     deal = shards = stops = None
     pausing = staticmethod(nullcontext) # around what is due at a pause, with a list of it as argument
@@ -44,7 +44,7 @@ class Route:
     """Takes a run through its epochs, an epoch through its phases, a phase through its batches. A bare `Loop` has this
     one, a `Learner` a `ResumableRoute`"""
     resuming = False # on the way to where an earlier run was stopped
-    learn,peers = weak(),Alone() # `peers`: the other processes of the run, see `Peers`
+    learn,peers = weak(),NoPeers() # `peers`: the other processes of the run, see `Peers`
     def __init__(self, learn): refer(self, 'learn', learn)
 
     def epochs(self):

@@ -145,7 +145,7 @@ class Pauses(Whereabouts):
         learn,within = self.learn,before=='batch' # a phase
         resumable = learn.mode=='fit' and (learn.training or not within)
         moves = resumable and within # the next batch begins
-        if moves: self.resume_point = None # until others have given their part, gradients may be of this process alone
+        if moves: self.resume_point = None # read below, if it is needed, when others have given their part of gradients
         elif resumable: self.resume_point = Position.of(learn, before)
         if not (self.requests and (due := self.due_requests(resumable))): return
         with self.peers.pausing(due): # a model may be divided

@@ -391,7 +391,7 @@ class Recorder(RowWriter):
 # %% ../../nbs/record/05_recorder.ipynb #find_recorder
 def find_recorder(cb):
     "The recorder whose rows `cb` reads"
-    if rec := cb.learn.cbs.one(Recorder): return rec
+    if (rec := cb.learn.cbs.one(Recorder)) is not None: return rec
     raise ValueError(f"`{type(cb).__name__}` reads the rows of a `Recorder`, and there is none")
 
 def check_direction(monitor, comp):

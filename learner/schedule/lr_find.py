@@ -193,7 +193,7 @@ def lr_find(self:Learner,
     finder,funcs = LRFinder(start_lr, end_lr, num_it, stop_div),_named(suggest_funcs)
     check_starts_anew('train', self.dls.train, '`lr_find` would use it up')
     ready_to_train(self)
-    with HeldInterrupt(self), self.unchanged(self.dls.train), restored(self), self.keep_attrs(['made']), \
+    with HeldInterrupt(self), self.unchanged(self.dls.train), restored(self), self.keep_attrs(['opt_as_made']), \
             self.added_cbs(finder), self.fitting('lr_find'):
         self.n_epoch,self.start_epoch = finder.num_it,0 # enough, however long the loader is
         self.to_validate = {}
