@@ -30,12 +30,14 @@ from ..data.generators import random_state,set_random_state
 from ..data.loader_state import counts_of,put_counts
 from ..measure.metrics import set_attributes
 from ..model.hypers import parts_of
+from ..model.optimizer import params_of
 from ..restore.held import put_buffers
 from ..record.progress import Display,Out,ProgressCallback,in_notebook
 from ..record.files import write_bytes
 from ..loop.interrupt import uninterrupted
 from ..loop.learner import Learner
 from ..loop.position import put_state
+from ..result.saving import put_opt
 from ..resume.rewind import Rewind
 from ..diagnose.mistakes import is_silent,kinds,silence
 from .processes import ProcessFailed,num_distrib
@@ -124,10 +126,11 @@ def unsaved_buffers(learn):
     def values(m): return {k:value(m._buffers.get(k)) for k in m._non_persistent_buffers_set}
     return [(m, values(m)) for m in modules_of(learn) if m._non_persistent_buffers_set]
 
-def brought_back(learn, every, known, n_groups) -> bytes:
-    "Everything that a fit has changed, pickled. It began with `n_groups` of parameters, for each optimizer"
+def brought_back(learn, every, known, had) -> bytes:
+    "Everything that a fit has changed, pickled. `had` are ids of the parameters that the optimizer began with"
     new_opt = not any(o is learn.opt for o in known)
-    added = [] if new_opt else [o.param_groups[n:] for o,n in zip(parts_of(learn.opt), n_groups)]
+    def new_groups(opt): return [g for g in opt.param_groups if had.isdisjoint(map(id, g['params']))]
+    added = [] if new_opt else [*map(new_groups, parts_of(learn.opt))]
     replaced = not any(o is learn.loss_func for o in known) # by a callback
     loss = learn.loss_func if replaced and _packs(learn.loss_func, known) else None
     own,route = ({k:vars(o)[k] for k in ks if k in vars(o)} for o,ks in ((learn, counted), (learn.route, of_route)))
@@ -162,7 +165,7 @@ def take_in(learn, every, known, data):
     if res['new_opt']: learn.create_opt()
     for opt,groups in zip(parts_of(learn.opt), res['added']):
         for g in groups: opt.add_param_group(g) # as a callback has
-    if res['opt'] is not None: learn.opt.load_state_dict(res['opt'])
+    if res['opt'] is not None: put_opt(learn, res['opt'], res['model']) # weight decay has split its groups there
     learn.route.attributes.put(res['attributes'])
     learn.route.attributes.note_moved()
     vars(learn).update(res['own'])
@@ -221,7 +224,7 @@ def work(folder):
     path,rank = Path(folder),int(os.environ['RANK'])
     learn,cbs,method,kwargs,random,html,warned = pickle.loads((path/'task').read_bytes())
     known,every,error = known_objects(learn, cbs),gathering(learn, cbs),None
-    n_groups = [len(o.param_groups) for o in parts_of(learn.opt)]
+    had = {*map(id, params_of(learn.opt))}
     set_random_state(random)
     interrupt_once()
     try:
@@ -237,7 +240,7 @@ def work(folder):
     if error is not None: write_bytes(path/f'error{rank}', pack(error, ()))
     if rank: return
     print(writing, end='', flush=True) # which may take long
-    write_bytes(path/'result', brought_back(learn, every, known, n_groups))
+    write_bytes(path/'result', brought_back(learn, every, known, had))
 
 # %% ../../nbs/dist/08_launch.ipynb #Workers
 def free_port():
