@@ -604,6 +604,28 @@ def test_a_class_of_ones_own_may_average_whatever_reduction_it_has(f, kind, advi
     assert len(said)==(1 if cb is None else 2) and advice in said[-1]
     assert cb is None or any(f'`{type(cb).__name__}` does not give the step of the ' in o for o in said)
 
+class Unreduced(nn.CrossEntropyLoss):
+    def __init__(self): super().__init__(reduction='none')
+    def forward(self, p, t): return super().forward(p, t)
+def unreduced(p, t): return F.cross_entropy(p, t, reduction='none')
+
+@pytest.mark.parametrize('cb', [lambda: None, lambda: GradientAccumulation(10)], ids=['none','GradientAccumulation'])
+@pytest.mark.parametrize('f', [Unreduced(), unreduced], ids=['class','function'])
+def test_a_loss_for_each_sample_is_averaged_by_a_callback_and_not_asked(f, cb, recwarn):
+    "Batches are of different sizes"
+    data = classes()
+    batches = [tuple(o[i:j] for o in data) for i,j in ((0,6),(6,10),(10,n))]
+    def average(cb): cb.learn.loss_grad = cb.loss.mean()
+    def train(f, *cbs):
+        torch.manual_seed(0)
+        learn,seen = Learner(DataLoaders(batches, batches, device='cpu'), nn.Linear(4, 4), f, lr=.01, cbs=cbs),[]
+        learn.remove_cb(ProgressCallback).fit(1, cbs=Callback(before_backward=lambda cb: seen.append(cb.loss)))
+        return [*learn.model.parameters()],[o.mean() for o in seen],[len(o) for o in seen if o.ndim]
+    given = [o for o in [cb()] if o]
+    ps,losses,sizes = train(f, Callback(after_loss=average), *given)
+    torch.testing.assert_close((ps, losses), train(F.cross_entropy, *given)[:2])
+    assert sizes==[6,4,7] and not recwarn.list
+
 @steps
 @pytest.mark.parametrize('f', [MeanBySum(), SaysWeights(), Doubled(reduction='sum'), Doubled(reduction='mean'),
     KL(reduction='batchmean')], ids=['mean by sum','says','sum','mean','batchmean'])

@@ -87,8 +87,9 @@ def _may_change(learn, *events):
 def average_unknown(learn):
     """Whether nothing says what the loss function averages over, or whether it sums: it is a plain function, or of a
     class of the user's, which may do something else than the class that it inherits from"""
-    f = learn.loss_func
+    f,loss = learn.loss_func,getattr(learn, 'loss', None)
     if loss_is_of_model(learn) or has_mixed_means(f): return False
+    if isinstance(loss, torch.Tensor) and loss.numel()!=1: return False # one for each sample: a callback averages them
     if says_its_items(f) and reduction_of(f)!='sum': return False # a sum has no items
     return is_of_own_class(f) or items_of(f, *learn.yb) is None
 
