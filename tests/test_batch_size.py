@@ -609,10 +609,11 @@ class Unreduced(nn.CrossEntropyLoss):
     def forward(self, p, t): return super().forward(p, t)
 def unreduced(p, t): return F.cross_entropy(p, t, reduction='none')
 
-@pytest.mark.parametrize('cb', [lambda: None, lambda: GradientAccumulation(10)], ids=['none','GradientAccumulation'])
-@pytest.mark.parametrize('f', [Unreduced(), unreduced], ids=['class','function'])
+@steps
+@pytest.mark.parametrize('f', [Unreduced(), unreduced, nn.CrossEntropyLoss(reduction='none')],
+    ids=['class','function','torch'])
 def test_a_loss_for_each_sample_is_averaged_by_a_callback_and_not_asked(f, cb, recwarn):
-    "Batches are of different sizes"
+    "Batches are of different sizes, and so are the pieces of the last one"
     data = classes()
     batches = [tuple(o[i:j] for o in data) for i,j in ((0,6),(6,10),(10,n))]
     def average(cb): cb.learn.loss_grad = cb.loss.mean()

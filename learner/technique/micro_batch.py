@@ -15,7 +15,7 @@ from ..core.checks import brief,checked,no_closure,refuse_second,whole
 from ..core.callback import Callback
 from ..data.generators import random_state,set_random_state
 from ..data.batches import find_bs,map_tensors,rows_cut,rows_joined
-from ..model.loss_properties import is_summed,n_items,no_grad_if_empty
+from ..model.loss_properties import is_summed,n_items,no_grad_if_empty,reduction_in
 from ..model.optimizer import params_of
 from ..model.own_losses import aligned
 from ..measure.batch_checks import average_unknown,compare_loss,compare_own_loss
@@ -103,19 +103,19 @@ class _CutBatch:
 
     def run(self, n) -> _Whole:
         "Forward and backward in pieces of at most `n` samples"
-        learn,outs,vals,total,pieces,parts = self.learn,[],[],0.,self._cut(n),[]
+        learn,outs,vals,ws,pieces,parts = self.learn,[],[],[],self._cut(n),[]
         for part in pieces:
             yb = self._predict(part)
             known = learn.recognized_loss
             outs.append((map_tensors(torch.Tensor.detach, learn.pred), learn.yb, not (known and known.shifts)))
             if self.keep_parts: parts.append(((outs[-1][0], *learn.yb), map_tensors(torch.Tensor.detach, learn.loss)))
-            w = self._weight(part)
-            if not isinstance(w, torch.Tensor) and not w: continue # the average of nothing is NaN, as is its gradient
-            self._backward(w)
-            vals.append([weighted(o.detach(), w) for o in self._values()])
-            total = 1. if self.summed else total+w
-        loss,loss_grad = self._averages(vals, total)
-        pred,yb = self._joined(outs, [o.size for o in pieces], learn.yb is yb)
+            ws.append(w := self._weight(part)) # the average of nothing is NaN, as is its gradient
+            if isinstance(w, torch.Tensor) or w: self._backward(w)
+            vals.append([o.detach() for o in self._values()])
+        total,sizes = 1. if self.summed else sum(ws),[o.size for o in pieces]
+        loss,loss_grad,*terms = [self._of_batch(o, ws, sizes, total) for o in zip(*vals)]
+        for k,v in zip(self.terms, terms): setattr(learn.loss_func, k, v) # as after one call
+        pred,yb = self._joined(outs, sizes, learn.yb is yb)
         return _Whole(pred, yb, loss, loss_grad, 1/((total+(total==0))*self.scale), parts)
 
     def _cut(self, n):
@@ -156,11 +156,11 @@ class _CutBatch:
         terms = [getattr(learn.loss_func, k, None) for k in self.terms]
         return learn.loss,learn.loss_grad,*(terms if all(map(torch.is_tensor, terms)) else ())
 
-    def _averages(self, vals, total):
-        "Loss and `loss_grad` of the batch; its terms go into the loss function, as after one call"
-        loss,loss_grad,*terms = [sum(o)/total for o in zip(*vals)] or [o.detach() for o in self._values()]
-        for k,v in zip(self.terms, terms): setattr(self.learn.loss_func, k, v)
-        return loss,loss_grad
+    def _of_batch(self, vals, ws, sizes, total):
+        "What the batch has, from values of its pieces: their average, or all of them if each sample has its own"
+        rows = [len(o) for o in vals if o.ndim]
+        if rows==sizes or (len(rows)==len(vals) and reduction_in(self.learn)=='none'): return torch.cat(vals)
+        return sum(map(weighted, vals, ws))/total if isinstance(total, torch.Tensor) or total else vals[-1]
 
     def _joined(self, outs, sizes, same_yb):
         "Predictions and targets of the batch; those from before the model's own loss was recognized are shifted too"
