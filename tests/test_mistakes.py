@@ -945,6 +945,24 @@ def test_parameters_that_nothing_trains_are_told_wherever_the_fit_ends(monkeypat
     monkeypatch.setattr(sys.modules[__name__], 'trains', [])
     with pytest.warns(Mistake, **told): learn.fit(1)
 
+class Fails(Callback):
+    at = None
+    def before_batch(self):
+        if (self.epoch, self.iter)==self.at: raise ZeroDivisionError
+
+@pytest.mark.parametrize('n_acc', [1, 10**9]) # the only step is that of the last batch
+@pytest.mark.parametrize('n', [8, 150])
+@pytest.mark.parametrize('again', [False, True])
+def test_parameters_that_nothing_trains_are_told_soon_after_a_step(again, n, n_acc):
+    "Before the second epoch and its errors, also in a fit with callbacks that have been watched before"
+    learn = half_in_opt([GradientAccumulation(n_acc), Fails()], n)
+    if again:
+        with silence('optimizer'): assert warned(learn)==[]
+    learn.fails.at = (1, 0) if n==8 or n_acc>1 else (0, 110)
+    with pytest.warns(Mistake, match='The optimizer does not have `1.weight`, `1.bias`') as told:
+        with pytest.raises(ZeroDivisionError): learn.fit(2)
+    assert len(told)==1 and not learn.handler_watchers
+
 def test_a_tanh_is_no_view_of_what_it_is_given():
     "Its name in autograd begins as that of a transposition"
     def said(*layers): return warned(classes(*layers, loss_func=nn.BCEWithLogitsLoss(), n=1))

@@ -159,7 +159,7 @@ class Checks:
         self.trained = trained(learn)
         self.known = in_opt(learn) | {id(p) for p in learn.model.parameters()}
         self.states = [(m, _state(m)) for m in learn.model.modules() if callable(getattr(m, 'reset', None))]
-        self.noted = {} # parameters of the model that no optimizer seems to have
+        self.without_opt = {} # parameters of the model that no optimizer seems to have
         self.waiting = ['order','first batch','training','optimizer','loss','epoch'] # what is still to be checked
 
     def look(self):
@@ -176,10 +176,13 @@ class Checks:
         return len(self.losses)==enough and len(self.losses.arrived()[0])==enough
 
     def make(self, what):
-        "One check, which is not waiting any more"
-        self.waiting.remove(what)
+        "One check, which is not waiting any more, unless it needs a step and there was none"
         learn = self.learn
-        if what=='order': check_ties(learn); self.noted = untrained(learn, self.trained) # callbacks have made theirs
+        if what=='optimizer' and self.without_opt and learn.opt_step==self.began_at: return
+        self.waiting.remove(what)
+        if what=='order':
+            check_ties(learn)
+            self.without_opt = untrained(learn, self.trained) # callbacks have made theirs
         elif what=='first batch':
             for o in self.changes.ties(): tell(learn, 'order', str(o))
         elif what=='training':
@@ -188,7 +191,7 @@ class Checks:
             check_reset(learn, self.states)
             self.grads.close()
         elif what=='optimizer':
-            if learn.opt_step>self.began_at: check_optimizer(learn, self.noted)
+            check_optimizer(learn, self.without_opt)
         elif what=='loss':
             if self.exact: check_constant_loss(learn, self.losses.all()[0], learn.opt_step-self.began_at)
         elif self.rec.rows: check_values(learn, self.rec)
@@ -268,6 +271,32 @@ class FirstBatches:
         self.checks.close()
         self.learn.watch_handlers(self, on=False)
 
+# %% ../../nbs/diagnose/06_first_batches.ipynb #Untrained
+class Untrained:
+    "Tells of parameters that nothing trains, in a fit whose first batches are not watched"
+    events = 'after_batch','after_train'
+    def __init__(self, learn):
+        self.learn,self.without_opt = learn,untrained(learn, trained(learn))
+        if self.without_opt and not learn.handler_watchers: learn.watch_handlers(self)
+    def handler_began(self, cb, ev):
+        learn = vars(self.learn)
+        if learn['_mode']!='fit': return
+        if self.learn.handler_watchers!=(self,): self.leave() # a profile: it is told at the end
+        elif ev=='after_train' or learn['train_iter']>=100: self.check()
+    def handler_ended(self): pass
+    def check(self):
+        if not self.learn.opt_step: return
+        lost,self.without_opt = self.without_opt,{}
+        self.leave()
+        check_optimizer(self.learn, lost)
+
+    def end(self, told):
+        "The fit is over. If it has not failed, what is left is told"
+        if told: self.check()
+        self.leave()
+    def leave(self):
+        if self in self.learn.handler_watchers: self.learn.watch_handlers(self, on=False)
+
 # %% ../../nbs/diagnose/06_first_batches.ipynb #check_values
 def check_values(learn, rec):
     "A metric without a value, of a validation that has a loss"
@@ -295,15 +324,11 @@ def watched(
     else:
         check_setup(learn, rec)
         if learn.handler_watchers: check_ties(learn)
-    if parts in seen or learn.handler_watchers:
-        noted = untrained(learn, trained(learn))
-        yield
-        if learn.opt_step: check_optimizer(learn, noted)
-        return
-    first,told = FirstBatches(learn, rec),False
+    unwatched = parts in seen or learn.handler_watchers
+    watcher,told = Untrained(learn) if unwatched else FirstBatches(learn, rec),False
     try: yield; told = True
-    finally: first.end(told)
-    seen.add(parts)
+    finally: watcher.end(told)
+    if not unwatched: seen.add(parts)
 
 @patch
 def first_batches(self:Learner):
