@@ -317,6 +317,10 @@ class Saliency(Callback):
         if not self.training: return
         x,h = self.learn.x,self.xb[0].detach()
         self.norms = self.x.grad.norm(),x.grad.norm(),[o.grad for o in self.xb],h.grad,self.cfg.grad*self.cfg.grad
+class OfLayer(Callback):
+    "Reads the gradient of what the model has made of inputs"
+    def before_batch(self): self.out = self.model(self.x).detach().requires_grad_()
+    def after_batch(self): self.norm = self.out.grad
 @on(event.after_batch)
 def salient(learn): learn.state['norm'] = learn.x.grad
 
@@ -334,7 +338,8 @@ fine = dict(of_probs=lambda: classes(nn.Softmax(1), loss_func=OfProbs()),
     of_probs_flat=lambda: classes(nn.Softmax(1), loss_func=OfProbsFlat()),
     reset_by_function=lambda: with_state(begin_anew), reset_by_lambda=lambda: with_state(
         Callback(before_epoch=lambda self: self.model[0].reset())),
-    saliency=lambda: synth_learner(cbs=Saliency), salient=lambda: synth_learner(cbs=salient),
+    saliency=lambda: synth_learner(cbs=Saliency), of_layer=lambda: synth_learner(cbs=OfLayer),
+    salient=lambda: synth_learner(cbs=salient),
     read_by_lambda=read_by_lambda, reset_by_method=lambda: with_state(on(event.before_epoch)(Resets().begin)),
     reset_by_learner=lambda: with_state(cls=ResetsItself), reset_at_fit=lambda: with_state(cls=AtFit),
     of_first=lambda: classes(AndInputs(), loss_func=OfFirst()), first_of_two=first_of_two,
@@ -369,10 +374,23 @@ class OfOptimizer(Callback):
     def after_batch(self):
         for g in self.opt.param_groups:
             for p in g['params']: self.norm = p.grad
+class Filled(Callback):
+    def before_fit(self): self.ps = list(self.learn.model.parameters())
+    def after_batch(self): self.norm = sum(0 if (g := p.grad) is None else g.norm() for p in self.ps)
+class FilledByName(Callback):
+    def before_fit(self):
+        m = self.model
+        self.ps = {k:p for k,p in m.named_parameters() if p.requires_grad}
+    def after_batch(self): self.norms = [p.grad for k,p in self.ps.items()]
+class FilledElsewhere(Callback):
+    def before_fit(self): self.choose()
+    def choose(self): self.of = SimpleNamespace(weight=self.model.a)
+    def after_batch(self): self.norm = self.of.weight.grad
 @on(event.after_batch)
 def of_learner(learn): learn.state['norm'] = [*learn.model.parameters()][0].grad
 
-@pytest.mark.parametrize('cb', [InLoop, OfModel, ByName, OfOptimizer, of_learner])
+@pytest.mark.parametrize('cb',
+    [InLoop, OfModel, ByName, OfOptimizer, Filled, FilledByName, FilledElsewhere, of_learner])
 def test_gradients_of_weights_that_are_gone_are_told(cb):
     msg, = warned(synth_learner(cbs=cb))
     assert 'uses gradients, and there are none: they are there in `before_step`' in msg

@@ -26,7 +26,7 @@ class Use(NamedTuple):
     owner:str # `self` or `learn`; `cls` in class and static methods; `any` for what is done with gradients
     name:str  # Of the attribute; of a `fire`, the event; `grad`, `clip_grad` and `backward` of `any`
     kind:str  # `read`, `call`, `write`, `add`, `change`, `grow`, `set`, `iter`, `next`, `fire`
-    # `test`: it may be None; `try`: it may be missing
+    # `test`: it may be None; `try`: it may be missing; `grad`: its gradient is read; `weights`: it is filled with some
 writes = 'write','add','change'
 _growing = {'append','appendleft','extend','insert','setdefault','add'} # methods of containers
 _plain = {'copy_','zero_','fill_','set_','normal_','uniform_','random_','bernoulli_','requires_grad_','detach_'}
@@ -70,6 +70,8 @@ def _pairs(tree):
 # %% ../../nbs/diagnose/02_code.ipynb #Names
 def _is_new(o): return isinstance(o, ast.Name) and isinstance(o.ctx, ast.Store)
 
+_of_weights,_of_batch = {'model','opt'},{'batch','xb','yb','x','y','pred','loss'}
+
 class _Names:
     "What expressions of a syntax tree stand for. `owners` are variables, and whose attributes theirs are"
     def __init__(self, tree, owners):
@@ -104,10 +106,10 @@ class _Names:
                 case ast.Name(id=k): return self.parts.get(k) or self.taken.get(k)
                 case _: return None
         return res
-    def may_be_weights(self, o):
-        "Whether `o` is taken from model or optimizer, or from nothing known: others may have a `grad`, as inputs do"
-        k = self.source(o)
-        return k is None or k[1] in ('model','opt')
+    def has_weights(self, o):
+        "Whether `o` is made from model or optimizer, and not from a batch, as the output of a layer is"
+        names = {k[1] for v in ast.walk(o) if (k := self.source(v))}
+        return bool(names & _of_weights) and not names & _of_batch
     def looped(self, t, v):
         "A loop of `t` over `v`"
         match v:
@@ -147,7 +149,7 @@ class _Reader:
     def __init__(self, tree, owners):
         names = _Names(tree, owners)
         self.owner,self.attr,self.inside,self.found = names.owner,names.attr,names.inside,[]
-        self.may_be_weights = names.may_be_weights
+        self.source,self.has_weights = names.source,names.has_weights
         self.tried = set() # expressions in which attributes may be missing
         for o in ast.walk(tree):
             if _expects_missing(o): self.tried.update(*map(ast.walk, o.body))
@@ -160,7 +162,8 @@ class _Reader:
     def read(self, o):
         match o:
             case ast.Attribute(attr='grad', ctx=ast.Load()) if not self.attr(o):
-                if self.may_be_weights(o.value): self.note(('any','grad'), 'read')
+                k = self.source(o.value)
+                self.note(k if k and k[1] not in _of_weights else ('any','grad'), 'grad')
             case ast.Attribute(ctx=ast.Load()):
                 self.note(self.attr(o), 'read')
                 if o in self.tried: self.note(self.attr(o), 'try')
@@ -188,6 +191,7 @@ class _Reader:
             self.note(self.inside(t), 'grow')
         self.note(attr, 'grow' if any(self.attr(o)==attr for o in ast.walk(v)) else 'set')
         if _passes(v): self.note(attr, 'iter')
+        if attr and self.has_weights(v): self.note(attr, 'weights')
         if not attr or not isinstance(v, ast.BinOp) or not isinstance(v.op, (ast.Add,ast.Sub)): return
         if (old := self.attr(v.left)) and old[1]==attr[1]: self.note(attr, 'add')
 
@@ -318,4 +322,7 @@ def uses_at(
         res.update(found)
         properties = {o for o in fs if isinstance(getattr(type(cb), o, None), property)}
         waiting += [o.name for o in found if o.owner=='self' and (o.kind=='call' or o.name in properties)]
+    if read := {o[:2] for o in res if o.kind=='grad'}:
+        filled = {o[:2] for f in fs.values() for o in uses_of(*f) or () if o.kind=='weights'}
+        if read & filled: res.add(Use('any', 'grad', 'grad'))
     return res
