@@ -1,5 +1,5 @@
 "Validation losses, metrics and losses of samples do not depend on how the data are cut into batches"
-import math
+import math,re
 from collections import namedtuple
 from dataclasses import dataclass
 from functools import partial
@@ -603,6 +603,23 @@ def test_a_class_of_ones_own_may_average_whatever_reduction_it_has(f, kind, advi
     said = [str(o.message) for o in recwarn if f'`{type(f).__name__}` is no {kind} over samples' in str(o.message)]
     assert len(said)==(1 if cb is None else 2) and advice in said[-1]
     assert cb is None or any(f'`{type(cb).__name__}` does not give the step of the ' in o for o in said)
+
+class OnceABatch(MeanOfSum):
+    "Adds a term that does not grow with the batch, such as the distance of weights from their prior"
+    def forward(self, p, t): return F.cross_entropy(p, t, reduction='sum')+3
+def spread(p, t): return F.cross_entropy(p, t, reduction='sum')+torch.cdist(p, p).sum()
+spread.reduction = 'sum'
+
+@steps
+@pytest.mark.parametrize('f', [OnceABatch(), spread])
+def test_the_advice_for_a_sum_that_is_none_begins_with_what_may_be_meant(f, cb, recwarn):
+    trained_on(cut(classes(), 5), f, cb()).fit(1)
+    said = [str(o.message) for o in recwarn if 'is no sum over samples' in str(o.message)]
+    assert said
+    for o in said:
+        follows = re.search(r'So (`\w+` does not give the step of|the validation loss depends)[^.]*\. (.*)', o)[2]
+        assert follows.startswith('That is so for a loss that compares samples, or adds a term once for a batch')
+        assert re.findall(r'\w+ inherit\w+', o)==([] if f is spread else ['perhaps inherited'])
 
 class Unreduced(nn.CrossEntropyLoss):
     def __init__(self): super().__init__(reduction='none')

@@ -69,7 +69,8 @@ def check_average(f, name, mean, parts, then, whole_is='for the first two batche
     kind='average', again=None):
     """Warn of a function that is no average over samples, or no other `kind`. `mean` is the average of its values for
     each part, and `again()` computes it anew: if it is another one, the function depends on more than its arguments,
-    which says nothing. It returns whether there is nothing left to ask"""
+    and no comparison says anything. It returns whether the question is settled, by a warning or in that way; else
+    other batches may answer it"""
     if (whole := _together(f, parts)) is None: return False
     mean,exact = float(mean),next(tensors_in(parts[0])).dtype in (torch.float32,torch.float64)
     if not isfinite(whole+mean) or isclose(whole, mean, rel_tol=1e-4 if exact else .1, abs_tol=1e-6): return False
@@ -94,16 +95,24 @@ def average_unknown(learn):
     return is_of_own_class(f) or items_of(f, *learn.yb) is None
 
 # %% ../../nbs/measure/08_batch_checks.ipynb #compare_loss
-no_sum = ("Its `reduction` is 'sum', which a class inherits. One that averages needs `reduction='mean'`; if it "
-    "computes a sum first, by the function, as in `F.cross_entropy(pred, targ, reduction='sum')/len(targ)`")
+def summed_or_averaged(vals, ns, summed):
+    "The value for all parts together, from their own `vals` and numbers of items `ns`"
+    return sum(vals) if summed else sum(v*n for v,n in zip(vals, ns))/sum(ns)
+
+def no_sum(f):
+    "What a loss whose `reduction` is 'sum' may be if it is no sum"
+    whose = ", perhaps inherited" if is_of_own_class(f) else ""
+    return ("That is so for a loss that compares samples, or adds a term once for a batch, which counts again in each "
+        f"part. One that averages needs `reduction='mean'`: its own is 'sum'{whose}. If it computes a sum first, let "
+        "it do so by the function, as in `F.cross_entropy(pred, targ, reduction='sum')/len(targ)`")
 
 def compare_loss(learn, loss, parts, name, so, seen=(), **where):
     """Warn if `loss`, an average over `parts` of predictions and targets, or their sum if the loss says so, is not that
     of all parts together. `name` is the callback that averages, `so` what follows for its steps, `seen` parts with
     their losses, and `where` goes to `check_average`"""
     f = learn.loss_func
-    kind,advice = ('sum',no_sum) if is_summed(learn) else ('average', "A loss that compares samples needs them all at "
-        f"once; for one that averages over something else, give its number as `{name}(count=…)`")
+    kind,advice = ('sum', no_sum(f)) if is_summed(learn) else ('average', "A loss that compares samples needs them all "
+        f"at once; for one that averages over something else, give its number as `{name}(count=…)`")
     with learn.unchanged(), torch.no_grad():
         if not all(_repeats(f, *o) for o in seen): return
         check_average(f, short_name(f), loss, parts, f"So {so}. {advice}", kind=kind, **where)
@@ -153,11 +162,10 @@ class Averages:
             f"`AccumMetric({m.name})` computes it for all samples at once; an attribute `n_items` of the function "
             "says what else it averages over") for m in self.metrics if not m.says_its_items(learn)]
         if self.avg_loss is not None and average_unknown(learn):
-            self.summed = is_summed(learn)
-            res.append((self.avg_loss, f := learn.loss_func, short_name(f), "So the validation loss depends on the "
-                "batch size" + (f". {no_sum}" if self.summed else ", as with every loss that compares samples. If it "
-                "averages over something else, such as weights, say so: "
-                "`f.n_items = lambda targ: weight[targ].sum()`")))
+            f,self.summed = learn.loss_func,is_summed(learn)
+            why = f". {no_sum(f)}" if self.summed else (", as with every loss that compares samples. If it averages "
+                "over something else, such as weights, say so: `f.n_items = lambda targ: weight[targ].sum()`")
+            res.append((self.avg_loss, f, short_name(f), f"So the validation loss depends on the batch size{why}"))
         return [o for o in res if o[1] not in self.asked]
 
     def __call__(self, learn) -> bool: # Whether there is nothing left to ask
@@ -189,21 +197,21 @@ class Averages:
         asked = [self.first, batch] if _may_change(learn, 'after_loss') else [batch]
         return not all(_repeats(f, o.of, o.loss) for o in asked)
 
-    def _noted(self, m, two, n, both):
+    def _as_run(self, m, two, n, together):
         "What two batches of `n` items have given as they ran; None if that is not known"
         if m is not self.avg_loss: return m.value if two[1].n==2 and m.count==n else None
-        return None if any(o.loss is None for o in two) else both(*(float(o.loss) for o in two))
+        return None if any(o.loss is None for o in two) else together([float(o.loss) for o in two])
 
     def _tell(self, m, f, name, then, batch, n1, n2):
-        "Compare one function; returns whether it has been told, or there is no telling"
+        "Compare one function; returns whether the question is settled, also if it cannot be asked"
         if n1 is None or n2 is None: return True # it has been said that batches count alike
         if not n1+n2: return False # no targets that count
         two,which = (self.first,batch),'the first two batches' if batch.n==2 else f'batches 1 and {batch.n}'
         if m is not self.avg_loss: f = m.as_called()
         summed = self.summed and m is self.avg_loss
-        def both(v1, v2): return v1+v2 if summed else (v1*n1+v2*n2)/(n1+n2)
-        def now(): return both(*(float(f(*o.of)) for o in two))
-        was = self._noted(m, two, n1+n2, both)
+        def together(vals): return summed_or_averaged(vals, (n1, n2), summed)
+        def now(): return together([float(f(*o.of)) for o in two])
+        was = self._as_run(m, two, n1+n2, together)
         try: mean = now() if was is None else was
         except Exception: return True
         return check_average(f, name, mean, [o.of for o in two], then, f'for {which} together',

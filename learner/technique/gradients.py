@@ -20,7 +20,7 @@ from ..values.tensors import whole_of
 from ..data.batches import map_tensors
 from ..model.loss_properties import inexact_parts,is_summed,n_items,n_samples,no_grad_if_empty
 from ..model.optimizer import drop_grads,params_of
-from ..measure.batch_checks import average_unknown,compare_loss,compare_own_loss
+from ..measure.batch_checks import average_unknown,compare_loss,compare_own_loss,summed_or_averaged
 from ..loop.loop import has_grads
 from .mixed_precision import MixedPrecision
 
@@ -159,9 +159,9 @@ class GradientAccumulation(Callback):
         first.append((items, learn.loss.detach(), (map_tensors(torch.Tensor.detach, learn.pred), *learn.yb)))
         if len(first)<2: return
         self.first = None
-        if is_summed(learn): both = sum(loss for _,loss,_ in first)
-        else: both = sum(loss*n for n,loss,_ in first)/sum(n for n,*_ in first)
-        compare_loss(learn, both, [o for *_,o in first], name, so, [(o, loss) for _,loss,o in first])
+        ns,losses,parts = zip(*first)
+        both = summed_or_averaged(losses, ns, is_summed(learn))
+        compare_loss(learn, both, parts, name, so, zip(parts, losses))
 
     def _check_size(self):
         "Warn of an `n_acc` that even the first batches exceed: it may be meant as a number of batches"
