@@ -639,6 +639,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                        'learner.core.callback.hold': ('core/callback.html#hold', 'learner/core/callback.py'),
                                        'learner.core.callback.is_version': ('core/callback.html#is_version', 'learner/core/callback.py'),
                                        'learner.core.callback.keep_record': ('core/callback.html#keep_record', 'learner/core/callback.py'),
+                                       'learner.core.callback.of_another': ('core/callback.html#of_another', 'learner/core/callback.py'),
                                        'learner.core.callback.on': ('core/callback.html#on', 'learner/core/callback.py'),
                                        'learner.core.callback.put_slots': ('core/callback.html#put_slots', 'learner/core/callback.py'),
                                        'learner.core.callback.refer': ('core/callback.html#refer', 'learner/core/callback.py'),

@@ -116,15 +116,20 @@ def was_attached(cb):
     "Whether a callback belongs to a Learner, or has belonged to one"
     return '_learn_ref' in vars(cb)
 
+def of_another(cb, learn):
+    """Whether what `cb` has recorded is of another learner's fit, as its `weak` attribute `keeper` says, even if that
+    learner is gone by now. A copy of a callback has no keeper: its record is that of the learner it was copied with"""
+    return '_keeper_ref' in vars(cb) and cb.keeper is not learn
+
 def keep_record(learn, name, cb):
-    """Let `learn` keep a callback under `name` for what it records of a fit. A learner that has kept it so far, as its
-    `weak` attribute `keeper` says, keeps a copy with the record of its own fit. Returns whether there was one"""
-    old = cb.keeper
-    new = old is not None and old is not learn
-    if new and vars(old).get(name) is cb: setattr(old, name, copy(cb))
+    """Let `learn` keep a callback under `name` for what it records of a fit. A learner that has kept it so far keeps a
+    copy with the record of its own fit. Returns whether the callback comes from another learner, and so has to begin a
+    new record"""
+    old,anew = cb.keeper,of_another(cb, learn)
+    if anew and old is not None and vars(old).get(name) is cb: setattr(old, name, copy(cb))
     setattr(learn, name, cb)
     refer(cb, 'keeper', learn)
-    return new
+    return anew
 
 def without_refs(o):
     "The attributes of an object, or a dict of them, without references back, which cannot be copied or pickled"

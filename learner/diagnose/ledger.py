@@ -230,8 +230,8 @@ class Ledger(Callback):
         if mix := next((o for o in self.learn.cbs.of(MixHandler) if o.run), None): raise ValueError(
             f"`{mix.name}` trains on mixtures of two samples, of which none has a loss of its own: leave out one of "
             f"`{type(mix).__name__}` and `Ledger`")
-        new = keep_record(self.learn, 'held_ledger', self) # a fit's own callbacks are gone when it is over
-        if new or not self.learn.resuming: self.begin(SampleCosts.empty(0, self.keep))
+        anew = keep_record(self.learn, 'held_ledger', self) # a fit's own callbacks are gone when it is over
+        if anew or not self.learn.resuming: self.begin(SampleCosts.empty(0, self.keep))
 
     def cleanup_fit(self):
         if self.judge is not None: self.accounts

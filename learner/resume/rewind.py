@@ -31,7 +31,7 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader,Dataset
-from ..core.callback import Callback,refer,weak
+from ..core.callback import Callback,of_another,refer,weak
 from ..core.callback_list import chosen
 from ..core.checks import checked,listed,signature,whole
 from ..core.dispatch import Dispatcher
@@ -126,7 +126,7 @@ class Rewind(Callback):
         self.carried,self.route.carry = self.route.carry,True
         self.interval.begin(self.learn)
         self.of_loader = id(self.learn.dls.train)
-        if not self.route.resuming: # a new deque: a trial puts the old one back
+        if not self.route.resuming or of_another(self, self.learn): # a new deque: a trial puts the old one back
             self.points,self.moved = deque(maxlen=self.keep),()
         self.of_run = self.learn.lineage[-1].run
         self.learn.held_run = self # a fit's own callbacks are gone when it is over
@@ -190,8 +190,8 @@ def point_before(learn, n_iter):
     "The callback that has held the run, and the last point at or before batch `n_iter`"
     if (cb := getattr(learn, 'held_run', None)) is None:
         raise RuntimeError("No fit was held that could be gone back in: give it `cbs=Rewind()`")
-    if cb.keeper is not None and cb.keeper is not learn: raise RuntimeError("Another learner has trained with the same "
-        "`Rewind` since, which holds that fit now: give each learner one of its own")
+    if of_another(cb, learn): raise RuntimeError("Another learner has trained with the same `Rewind` since, which "
+        "holds that fit now: give each learner one of its own")
     return cb,cb.nearest(whole('n_iter', n_iter))
 
 def go_back(learn, n_iter, how='rewind'):
@@ -324,7 +324,8 @@ def fork(self:Learner,
     warn_of_shared(self, res, copies)
     run = new_run()
     res.path = self.path/f'fork-{run}'
-    if 'held_run' in vars(res): res.held_run.of_run = run
+    held = [vars(res)[k] for k in ('held_run','held_fingerprint') if k in vars(res)]
+    for o in [o for o in held if o.of_run==held[0].of_run]: o.of_run = run # a fingerprint may be of an earlier fit
     for o in copies: o.forked(self, res)
     if n_iter is None: res.route.turn('fork', stopped.position.counters.train_iter, run)
     else: go_back(res, n_iter, 'fork')

@@ -1,5 +1,5 @@
 "Promise 11: a run goes back to any of its batches, and is there what it was: the rest of it comes out the same"
-import copy,random,warnings
+import copy,gc,random,warnings
 import pytest,torch
 from torch import nn
 from torch.utils.data import DataLoader,TensorDataset
@@ -64,6 +64,17 @@ def test_a_rewind_that_another_learner_has_used_since_is_refused(tmp_path):
     with pytest.raises(RuntimeError, match='Another learner has trained with the same `Rewind`'): first.fork(4)
     assert same(before, weights(first)) and first.at is None
     for o in second,copy.deepcopy(second),second.fork(8).resume(): assert o.rewind(4).at.counters.train_iter==4
+    del second,o
+    gc.collect()
+    with pytest.raises(RuntimeError, match='Another learner has trained with the same `Rewind`'): first.rewind(4)
+
+def test_a_stopped_run_holds_its_own_points_though_another_learner_has_used_its_rewind(tmp_path):
+    shared,(first,second) = Rewind(every=4, keep=9),(learner({}, tmp_path/k, 1) for k in 'ab')
+    fit(first, {}, [shared, on(event.after_batch(once=6, unit='iter'))(lambda learn: learn.stop_soon())])
+    fit(second, {}, shared)
+    first.resume()
+    assert [o.n_iter for o in shared.points]==[6, 8, 12, 16]
+    with pytest.raises(ValueError, match='it is held after 6, 8, 12, 16'): first.rewind(4)
 
 class Patience(Callback):
     "Ends the fit by a count that it does not save"
