@@ -1,5 +1,5 @@
 "Edges of `Fingerprint` and `diff`: what a run can do without, where fingerprints come from, and what is said"
-import copy,random,warnings
+import copy,gc,pickle,random,warnings,weakref
 import numpy as np,pytest,torch
 from torch import nn
 from torch.nn import functional as F
@@ -577,6 +577,18 @@ def test_a_stopped_run_takes_back_the_fingerprint_that_another_has_used():
     a.resume()
     assert diff(a, fitted()).n==12 and not diff(a, fitted()) and not diff(b, make(seed=3).fit(1, cbs=Fingerprint()))
 
+class Uncopied(nn.Module):
+    def __init__(self): super().__init__(); torch.manual_seed(0); self.l,self.act = nn.Linear(3, 2),lambda x: x.relu()
+    def forward(self, x): return self.act(self.l(x))
+@pytest.mark.parametrize('cb', [Fingerprint(), RunCard()], ids=['fingerprint','card'])
+def test_a_fingerprint_holds_no_model_when_the_fit_is_over(cb, tmp_path):
+    learn = make(model=Uncopied(), path=tmp_path).fit(1, cbs=cb)
+    model,own = weakref.ref(learn.model),learn.held_fingerprint
+    assert not diff(learn, pickle.loads(pickle.dumps(own)))
+    del learn
+    gc.collect()
+    assert model() is None and len(own.trail)==7
+
 # Data and loaders of validation, and what batches look like
 def wrong(ds, i):
     x,y = (o.clone() for o in ds.tensors)
@@ -649,11 +661,11 @@ class Scaled(nn.Module):
 class Weighted:
     def __init__(self, k): self.k = k
     def loss(self, pred, y): return F.cross_entropy(pred, y)*self.k
-def scaled(scale=1., k=1., n_before=0, **kwargs):
+def scaled(scale=1., k=1., n_before=0, cb=None, **kwargs):
     learn = make(model=nn.Sequential(Scaled(scale)), loss_func=Weighted(k).loss, **kwargs)
     with torch.no_grad(), torch.random.fork_rng():
         for _ in range(n_before): learn.model(torch.ones(2, 3))
-    return learn.fit(2, cbs=Fingerprint())
+    return learn.fit(2, cbs=cb or Fingerprint())
 
 @pytest.mark.parametrize('kwargs, words', [(dict(scale=2.), '`model.0.scale` is 1.0 in a, and 2.0 in b'),
     (dict(k=2.), '`loss.k` is 1.0 in a, and 2.0 in b')], ids=['model','loss'])
@@ -675,6 +687,10 @@ def test_what_a_model_counts_is_no_setting():
         cut.resume()
     d = diff(a, cut)
     assert d.n==12 and not d and not any('`model' in o for o in d.idle)
+
+def test_what_a_model_counts_is_no_setting_of_a_run_card(tmp_path):
+    d = diff(*(scaled(n_before=n, cb=RunCard(), path=tmp_path) for n in (0, 3)))
+    assert not d and not d.idle
 
 def test_attributes_are_no_cause_of_other_inputs_and_not_missed_in_older_files():
     d = diff(scaled(), scaled(2., dl=DataLoader(wrong(data(), slice(None)), 4, shuffle=True)))

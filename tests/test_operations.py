@@ -105,6 +105,18 @@ def test_a_fit_that_is_not_held_does_not_count_and_a_fork_is_a_run_of_its_own():
     other = b.fork(10, lr=.05).resume()
     assert diff(b, other).step==10 and diff(b, other).ops()
 
+def test_a_fork_that_has_not_resumed_can_be_compared():
+    a,b = fitted(),fitted(lambda n: 1.+1e-6*(n>=9))
+    assert diff(a, b.fork(4)).ops().a.name=='tests.scaled.default'
+    b.fit(2, cbs=Rewind(every=4)) # its fingerprint is that of the fit before
+    with pytest.raises(ValueError, match='Run b is .* before the learner trains again'): diff(a, b.fork(4)).ops()
+
+def test_runs_that_share_a_fingerprint_have_their_own_names(tmp_path):
+    cb,machines = Fingerprint(),dict(a=lambda n: 1., b=lambda n: 1.+1e-6*(n>=9))
+    a,b = (make(f, path=tmp_path/k).fit(2, cbs=[cb, Rewind(every=4)]) for k,f in machines.items())
+    assert diff(a, b).ops().a.name=='tests.scaled.default'
+    assert a.held_fingerprint.save('own').parent==tmp_path/'a'/'models'
+
 @pytest.mark.parametrize('cbs',
     [(), (GradientAccumulation(8), EMA()), (MixedPrecision('bf16'), GradientClip()), (MicroBatch(2), MixUp())], ids=str)
 def test_a_batch_repeats_and_nothing_is_moved(cbs):

@@ -284,10 +284,11 @@ class Fingerprint(Callback):
         return self.before if longer and self.before.starts_with(self.trail) else self.trail
 
     def before_fit(self):
-        learn,self.row,self.gauge = self.learn,{},Gauge(self.weights, self.ids)
+        learn = self.learn
+        anew = keep_record(learn, 'held_fingerprint', self) # a fit's own callbacks are gone when it is over
+        self.row,self.gauge = {},Gauge(self.weights, self.ids) # after the copy that another learner may keep
         self.folder,self.of_run = learn.path/learn.model_dir,learn.lineage[-1].run
-        new = keep_record(learn, 'held_fingerprint', self) # a fit's own callbacks are gone when it is over
-        if new or not learn.resuming: self.trail,self.before = Trail(),None
+        if anew or not learn.resuming: self.trail,self.before = Trail(),None
         if learn.resuming: return
         self.before_train()
         self.trail.append(dict(at=[-1, learn.epoch, -1]) | self.gauge.state(learn, self.trail))
@@ -328,7 +329,8 @@ class Fingerprint(Callback):
         if self.trail.validated is None: self.trail.validated = len(self.trail)
 
     def cleanup_fit(self):
-        self.trail.drop_moved(attributes_of(self.learn))
+        if self.gauge is not None: self.trail.drop_moved(attributes_of(self.learn)) # else the fit has not begun here
+        self.gauge = None # it holds the model, which may be one that cannot be copied
         if self.file is not None: self.save(self.file)
 
     def save(self,

@@ -118,6 +118,7 @@ class RunCard(Callback):
 
     def cleanup_fit(self):
         learn,now = self.learn,datetime.now()
+        if self.own: self.taken.cleanup_fit()
         card = card_of(learn, self.fingerprint.trail, self.recorder, title=self.title, note=self.note,
             status=self.status, began=self.began.isoformat(timespec='milliseconds'),
             seconds=round((now-self.began).total_seconds(), 1))
