@@ -378,6 +378,25 @@ def test_what_comes_into_the_model_during_an_epoch_counts(change):
     d = diff(a, c)
     assert not diff(a, b) and d.step==7 and 'the weights differ after the batch' in d.evidence
 
+def test_a_layer_that_is_added_may_have_no_weights_yet():
+    model = nn.Sequential(nn.Linear(3, 2))
+    held = Weights(model)
+    before = held.checksum()
+    model.append(nn.LazyLinear(4))
+    assert held.checksum() is None
+    model(torch.ones(2, 3))
+    assert held.checksum()==Weights(model).checksum()!=before
+
+class Valued(nn.Linear):
+    "Is equal by its values, as a data class is"
+    def __eq__(self, other): return self.weight==other.weight
+    __hash__ = nn.Module.__hash__
+def test_layers_that_compare_by_value_may_be_replaced():
+    model = nn.Sequential(Valued(3, 2))
+    held = Weights(model)
+    before = held.checksum()
+    model[0] = Valued(3, 2)
+    assert held.checksum()==Weights(model).checksum()!=before
 
 def changes_of(t):
     "Tensors like `t` with a small change each"
@@ -639,6 +658,19 @@ def test_another_shape_of_the_same_values_is_data():
     d = diff(of_shape(2, 3), of_shape(3, 2))
     assert (d.step, d.kind, d.evidence[0])==(0, 'data', 'inputs or targets have another shape or type')
     assert '`train.dataset.tensors[0]` has other entries in b than in a' in d.evidence and not diff(*[of_shape(2, 3)]*2)
+
+class Counted(dict):
+    "Counts how often it is read"
+    n = 0
+    def values(self): Counted.n += 1; return super().values()
+class OfDict(nn.Linear):
+    def forward(self, d): return super().forward(d['x'])
+def test_a_batch_is_read_once():
+    def reads(n):
+        Counted.n = 0
+        fitted(dl=[(Counted(x=torch.ones(2, 3)), torch.tensor([0, 1]))]*4, model=OfDict(3, 2), n=n)
+        return Counted.n
+    assert reads(2)-reads(1)==4 # in the second epoch
 
 def test_files_from_before_shapes_were_kept_are_compared_in_all_else():
     def older(learn):

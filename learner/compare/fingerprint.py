@@ -38,7 +38,7 @@ from ..record.files import file_path,write_plain
 from ..record.run_config import plain
 from ..resume.encoding import encode
 from ..resume.origin import CodeReader,definitions,versions
-from ..diagnose.checksums import Weights,checksum_of_batch,generator_sums,shapes_of_batch
+from ..diagnose.checksums import Weights,checksum_and_shapes,generator_sums
 
 # %% ../../nbs/compare/01_fingerprint.ipynb #Column
 class Column:
@@ -299,8 +299,8 @@ class Fingerprint(Callback):
         learn,gauge = self.learn,self.gauge
         if gauge.hypers is None: self.trail.add_setup(Setup.of(learn))
         self.read_opt()
-        batch = learn.xb,learn.yb
-        self.row = dict(inputs=[checksum_of_batch(*batch)], shapes=[shapes_of_batch(*batch)])
+        inputs,shapes = checksum_and_shapes(learn.xb, learn.yb)
+        self.row = dict(inputs=[inputs], shapes=[shapes])
 
     def read_opt(self):
         "Hyper-parameters are those of the optimizer of now: a callback may have made another one"

@@ -17,6 +17,7 @@ from torch.nn.parameter import is_lazy
 from ..values.tensors import bits_of,bytes_of,parts_of
 from ..data.generators import get_state,is_generator,numpy_state,python_state
 from ..data.batches import leaves_in
+from ..restore.contents import same_objects
 
 # %% ../../nbs/diagnose/08_checksums.ipynb #checksum
 n_columns = 1021 # prime
@@ -72,26 +73,32 @@ def _leaves(o, seen, depth=5):
         elif isinstance(v, np.ndarray):
             if v.dtype.hasobject: yield from _leaves(v.tolist(), seen, depth)
             else: yield _of_array(v)
-        elif isinstance(v, (set,frozenset)): yield repr(sorted(_checksum(o, seen, depth) for o in v))
+        elif isinstance(v, (set,frozenset)): yield repr(sorted(_checksum(*_split(o, seen, depth)) for o in v))
         elif depth and hasattr(v, '__dict__') and not isinstance(v, (type,ModuleType)) and id(v) not in seen:
             seen.add(id(v))
             yield from _leaves(vars(v), seen, depth-1)
 
-def _checksum(o, seen=(), depth=5):
+def _split(o, seen=(), depth=5):
+    "What is in a batch: tensors, and other values"
     tensors,others = [],[]
     for v in _leaves(o, {*seen}, depth): (tensors if isinstance(v, torch.Tensor) else others).append(v)
-    return checksum(tensors) + (crc32(repr(others).encode()) if others else 0)
+    return tensors,others
+
+def _checksum(tensors, others): return checksum(tensors) + (crc32(repr(others).encode()) if others else 0)
 
 def checksum_of_batch(
     *batch, # Tensors, arrays and plain values, containers of them, and objects with such attributes
 ): # As of `checksum`
     "Checksum of all that a batch holds"
-    return _checksum(batch)
+    return _checksum(*_split(batch))
 
-def shapes_of_batch(*batch) -> int: # What `checksum_of_batch` takes
-    "A number for the types and shapes of all tensors in a batch"
-    parts = [o for t in _leaves(batch, set()) if isinstance(t, torch.Tensor) for o in parts_of(t) or ()]
-    return crc32(repr([(o.dtype, *o.shape) for o in parts]).encode())
+def checksum_and_shapes(
+    *batch, # As in `checksum_of_batch`
+) -> tuple: # Two numbers
+    "Checksum of all that a batch holds, and a number for the types and shapes of its tensors"
+    tensors,others = _split(batch)
+    shapes = [(o.dtype, *o.shape) for t in tensors for o in parts_of(t) or ()]
+    return _checksum(tensors, others),crc32(repr(shapes).encode())
 
 # %% ../../nbs/diagnose/08_checksums.ipynb #generator_sums
 _last_numpy = None,0 # the state of numpy's generator when it was last read, and its checksum
@@ -147,7 +154,7 @@ class Weights:
         modules = [m for root in self.roots for m in root.modules()]
         self.held = [o for m in modules for o in (m._parameters, m._buffers)] # empty ones may be filled later
         self.containers = [m._modules for m in modules]
-        self.inner = self._inner()
+        self.inner,self.places = self._inner(),None
 
     def _inner(self): return [m for o in self.containers for m in o.values()]
 
@@ -157,7 +164,7 @@ class Weights:
 
     def checksum(self):
         "A number as of `checksum`; None as long as some have no weights"
-        if self._inner()!=self.inner: self._find() # layers were added or replaced
+        if not same_objects(self._inner(), self.inner): self._find() # layers were added or replaced
         tensors = [t for o in self.held for t in o.values() if t is not None and not t.is_meta]
         if self.places is None and any(map(is_lazy, tensors)): return None
         try: places = [(id(t), t.data_ptr(), t.numel()) for t in tensors]
