@@ -730,3 +730,65 @@ def test_attributes_are_no_cause_of_other_inputs_and_not_missed_in_older_files()
     old,new = (scaled().held_fingerprint.trail for _ in range(2))
     for _,o in old.setups: o.settings = {k:v for k,v in o.settings.items() if not k.startswith('attributes.')}
     assert not diff(old, new) and not diff(old, new).idle and not diff(new, old).idle
+
+class Dated(nn.Module):
+    def __init__(self, date, seed):
+        super().__init__()
+        torch.manual_seed(seed)
+        self.l,self.drop,self.date = nn.Linear(3, 2),nn.Dropout(.5),date
+    def forward(self, x): return self.drop(self.l(x))
+def dated(date, weights=0, seed=1, lr=.1):
+    return make(model=Dated(date, weights), seed=seed).fit(1, lr=lr, cbs=Fingerprint())
+@pytest.mark.parametrize('kwargs, kind, words', [(dict(weights=2, seed=2), 'weights', 'before training'),
+    (dict(seed=2), 'random stream', 'torch'), (dict(lr=.2), 'hyper-parameter', '`lr` of group 0')], ids=str)
+def test_an_attribute_is_no_cause_of_what_has_another(kwargs, kind, words):
+    d = diff(dated('09:00'), dated('09:05', **kwargs))
+    assert (d.step, d.kind)==(0, kind) and words in d.evidence[0]
+    assert "`model.date` is '09:00' in a, and '09:05' in b" in d.idle
+
+def test_a_long_text_is_shown_in_brief():
+    d = diff(dated('x'*10_000), dated('y'*10_000))
+    assert not d and len(repr(d))<600 and 'model.date' in repr(d)
+
+class Own(Learner):
+    def plain_loss(self, pred, y): return F.cross_entropy(pred, y)
+def test_a_loss_that_is_a_method_of_the_learner_has_no_attributes():
+    def run(note):
+        dls = DataLoaders(DataLoader(data(), 4), device='cpu')
+        torch.manual_seed(0)
+        learn = Own(dls, nn.Linear(3, 2), F.cross_entropy, lr=.1).remove_cb(ProgressCallback)
+        learn.loss_func,learn.note = learn.plain_loss,note
+        return learn.fit(1, cbs=Fingerprint())
+    d = diff(run('one'), run('two'))
+    assert not d and not d.idle
+
+class WithLoss(Scaled):
+    def loss(self, pred, y): return F.cross_entropy(pred, y)*self.scale
+def test_attributes_of_a_model_with_the_loss_are_named_once():
+    def run(scale):
+        model = WithLoss(scale)
+        return make(model=model, loss_func=model.loss).fit(1, cbs=Fingerprint())
+    assert [o for o in diff(run(1.), run(2.)).evidence if 'scale' in o]==['`model.scale` is 1.0 in a, and 2.0 in b']
+
+class Named(nn.Module):
+    "`model.name` is a setting of the fit, too: the name of the class"
+    def __init__(self, name): super().__init__(); torch.manual_seed(0); self.l,self.name = nn.Linear(3, 2),name
+    def forward(self, x): return self.l(x)*len(self.name)
+def test_an_attribute_may_have_the_name_of_a_setting():
+    d = diff(*(make(model=Named(k)).fit(1, cbs=Fingerprint()) for k in ('one', 'three')))
+    assert d.evidence[0]=="`model.name` is 'one' in a, and 'three' in b"
+
+class Itself(str):
+    def __str__(self): return self
+class NoSelf:
+    @property
+    def __self__(self): raise ZeroDivisionError
+    def __call__(self, pred, y): return F.cross_entropy(pred, y)
+@pytest.mark.parametrize('name, v', [('x', Itself('x')), ('', 1)], ids=['text','no_name'])
+def test_attributes_of_any_kind_are_no_error(name, v, tmp_path):
+    def run():
+        model = Scaled(1.)
+        setattr(model, name, v)
+        return make(model=model, loss_func=NoSelf(), path=tmp_path).fit(1, cbs=Fingerprint(file='odd'))
+    learn = run()
+    assert not diff('odd', learn)

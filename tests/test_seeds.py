@@ -377,6 +377,17 @@ def test_what_differs_in_the_settings_is_told():
     assert '`opt.lr` is (0.05,) in a, and (0.1,) in b' in text and 'the model differs' in text
     assert 'All runs share one order and one dropout' in text
 
+class Scaled(nn.Module):
+    def __init__(self, scale): super().__init__(); self.l,self.scale = nn.Linear(3, 2),scale
+    def forward(self, x): return self.l(x)*self.scale
+def test_attributes_that_differ_are_told_and_not_missed_in_older_files():
+    a,b = (mk(Scaled(v)).seeds(2, 1) for v in (1., 2.))
+    text = repr(compare(a, b))
+    assert 'Settings: `model.scale` is 1.0 in a, and 2.0 in b.' in text and 'attributes.' not in text
+    for run in a.runs:
+        for _,o in run.trail.setups: o.settings = {k:v for k,v in o.settings.items() if not k.startswith('attributes.')}
+    assert 'scale' not in repr(compare(a, b))
+
 one_draw = dict(
     of_one=(lambda: mk().seeds(3, 1), lambda: mk().seeds([7,8,9], 1, vary='dropout'),
         'All runs of `b` have one init and one order, and the others have several'),

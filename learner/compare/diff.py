@@ -97,7 +97,7 @@ class Parting:
     rows:tuple  # Their numbers in both trails
     names:list  # Columns that differ
     moved:list  # Generators that differ
-    validated:bool # A validation had run in one of them, or that is not known
+    after_validation:bool # One had run in one of the runs, or that is not known
 
     @property
     def at(self): return [int(o) for o in self.pair.a['at']]
@@ -133,8 +133,8 @@ def first_parting(
     "The first rows in which two trails differ"
     n,unused,compared = 0,None,_compared(a, b)
     def parting(pair, rows, names, moved):
-        validated = any(t.validated is not None and t.validated<=i for t,i in zip((a, b), rows))
-        return Parting(pair, rows, names, moved, validated)
+        after_validation = any(t.validated is not None and t.validated<=i for t,i in zip((a, b), rows))
+        return Parting(pair, rows, names, moved, after_validation)
     for k,pair,rows in _rows_of_both(a, b):
         names,moved = [o for o in compared if _differ(o, pair.a[o], pair.b[o])],_moved(a, b, pair)
         if unused is None:
@@ -232,19 +232,22 @@ def _of_callbacks(a, b):
     for k in sorted(_callbacks(a) ^ _callbacks(b)):
         yield f'`{k}`',f"the callback `{k}` is in {'a' if k in _callbacks(a) else 'b'} only"
 
+def _other_settings(setup):
+    "Settings but for samples and attributes, which are told in words of their own"
+    return {k:v for k,v in setup.settings.items() if not k.startswith(('samples.','attributes.'))}
+
 def _of_settings(a, b):
     "Settings, without what has its own column"
     new = _callbacks(a) ^ _callbacks(b)
-    def of(o): return {k:v for k,v in o.settings.items() if k.removeprefix('opt.') not in a.hypers
-        and not (k.startswith('callbacks.') and k.split('.')[1] in new)
-        and not k.startswith(('samples.','attributes.'))}
+    def of(o): return {k:v for k,v in _other_settings(o).items() if k.removeprefix('opt.') not in a.hypers
+        and not (k.startswith('callbacks.') and k.split('.')[1] in new)}
     return _of_dicts(of(a), of(b))
 
 def _of_attributes(a, b):
     "Attributes that both have: other code has others, and older files have none"
     for k,v in a.settings.items():
         if not k.startswith('attributes.') or (w := b.settings.get(k, v))==v: continue
-        yield k,f"`{k.removeprefix('attributes.')}` is {v!r} in a, and {w!r} in b"
+        yield k,f"`{k.removeprefix('attributes.')}` is {brief(v)} in a, and {brief(w)} in b"
 
 def _of_samples(a, b):
     for k,v in a.settings.items():
@@ -261,8 +264,8 @@ def setup_changes(
     b, # Another one
 ) -> list: # In words
     "All that differs in what two runs are made of"
-    found = [_of_code(a, b), _of_callbacks(a, b), _of_layers(a, b), _of_dicts(a.settings, b.settings),
-        _of_dicts(a.loader, b.loader), _of_dicts(a.machine, b.machine)]
+    found = [_of_code(a, b), _of_callbacks(a, b), _of_layers(a, b), _of_dicts(_other_settings(a), _other_settings(b)),
+        _of_attributes(a, b), _of_samples(a, b), _of_dicts(a.loader, b.loader), _of_dicts(a.machine, b.machine)]
     return [words for o in found for _,words in o]
 
 # %% ../../nbs/compare/02_diff.ipynb #causes
@@ -292,9 +295,13 @@ def explains(
     if kind=='arithmetic': return not parting.early and not {'generators','hypers'} & names
     in_training = parting.at[0]>=0
     if _of_validation(name):
-        return in_training and parting.validated and ('hypers' in names or not name.startswith('samples.'))
+        acts = 'hypers' in names or not name.startswith('samples.') # samples change results, which schedules follow
+        return in_training and parting.after_validation and acts
+    if name.startswith('attributes.'): # it may be no more than a name or a date
+        alone = names=={'weights'} and not parting.moved # generators in another state draw other weights
+        return not parting.early and (alone or bool({'loss','grad_norm','trained'} & names))
     role = re.search(r'\((\w+)\)$', name) # of code, as in `Net (model)`
-    if name=='layers' or name.startswith(('loss','opt.','attributes.')) or (role and role[1] in of_model):
+    if name=='layers' or name.startswith(('loss','opt.')) or (role and role[1] in of_model):
         return not parting.early
     if name.startswith(('loader.','samples.')): return in_training and (bool(parting.early) or 'generators' in names)
     return kind=='code' or in_training

@@ -20,14 +20,16 @@ from inspect import getsource
 from math import hypot,nan
 from pathlib import Path
 from tokenize import TokenError
-from types import FunctionType,ModuleType,SimpleNamespace
+from types import FunctionType,MethodType,SimpleNamespace
 from zlib import crc32
 import numpy as np
 import torch
 from ..core.callback import Callback,keep_record,weak
 from ..core.checks import checked,whole
+from ..values.functions import of_library
 from ..data.loader_state import describe
 from ..data.loaders import length
+from ..loop.learner import Learner
 from ..loop.position import settings_of
 from ..restore.containers import functions_in
 from ..restore.places import by_name,model_and_loss
@@ -101,13 +103,21 @@ def _loader(dl):
     samples = length(getattr(dl, 'dataset', ()))
     return describe(dl) | (dict(samples=samples) if samples else {})
 
+def _owners(learn):
+    "Layers of the model, and the loss or the object it is a method of, by name. Those of libraries are left out"
+    res,loss = dict(unwrapped(learn.model).named_modules(prefix='model')),learn.loss_func
+    if isinstance(loss, MethodType): loss = loss.__self__
+    if not (isinstance(loss, (Learner,Callback)) or any(loss is o for o in res.values())): res['loss'] = loss
+    return {k:o for k,o in res.items() if not of_library(type(o)) and hasattr(o, '__dict__')}
+
+_simple = bool,int,float,str,type(None) # exactly: a class that derives from one may print itself in any way
+
+def _is_setting(k, v): return type(v) in _simple and k!='training' and not k.startswith('_')
+
 def attributes_of(learn) -> dict: # By dotted names that begin with `attributes.`
-    "Numbers and texts in attributes of layers that are not torch's, and of a loss or the object it is a method of"
-    owners = dict(unwrapped(learn.model).named_modules(prefix='model'))
-    owners['loss'] = getattr(learn.loss_func, '__self__', learn.loss_func)
-    return {f'attributes.{path}.{k}':plain(v) for path,o in owners.items()
-        if hasattr(o, '__dict__') and not isinstance(o, (type,ModuleType)) and type(o).__module__.split('.')[0]!='torch'
-        for k,v in vars(o).items() if isinstance(v, (bool,int,float,str,type(None))) and k!='training' and k[0]!='_'}
+    "Numbers and texts that the user's layers and loss have as attributes"
+    own = {name:{k:v for k,v in vars(o).items() if _is_setting(k, v)} for name,o in _owners(learn).items()}
+    return {f'attributes.{name}.{k}':plain(v) for name,values in own.items() for k,v in values.items()}
 
 @dataclass
 class Setup:
@@ -123,7 +133,8 @@ class Setup:
     @classmethod
     def of(cls, learn):
         settings = settings_of(learn)
-        new = {k:v for k,v in attributes_of(learn).items() if k.removeprefix('attributes.') not in settings}
+        def known(k, v): return k in settings and settings[k]==v # those of a loss are settings anyway
+        new = {k:v for k,v in attributes_of(learn).items() if not known(k.removeprefix('attributes.'), v)}
         return cls(_machine(learn.device), settings | new, repr(learn.model).splitlines(), _loader(learn.dls.train),
             *_code(learn), hypers(learn.opt))
 
