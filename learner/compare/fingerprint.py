@@ -17,6 +17,7 @@ from array import array
 from contextlib import suppress
 from dataclasses import asdict,dataclass,replace
 from inspect import getsource
+from itertools import chain,repeat
 from math import hypot,nan
 from pathlib import Path
 from tokenize import TokenError
@@ -213,8 +214,8 @@ class Trail:
         res = cls()
         res.generators,res.setups = list(state['generators']),[(i, Setup(**o)) for i,o in state['setups']]
         res.validated,saved = state.get('validated', 0),state['columns'] # older files do not say
-        none = np.empty(0),np.zeros(len(saved['at'][1]), int)
-        res._columns = {k:Column(*map(np.ndarray.tolist, saved.get(k, none))) for k in columns}
+        no_numbers = np.empty(0),np.zeros(len(saved['at'][1]), int) # in any row: a column that older files lack
+        res._columns = {k:Column(*map(np.ndarray.tolist, saved.get(k, no_numbers))) for k in columns}
         return res
 
 # %% ../../nbs/compare/01_fingerprint.ipynb #Hypers
@@ -225,10 +226,10 @@ class Hypers:
         raw = [v for g in self.opt.param_groups for k,v in g.items() if k!='params']
         if self.in_place or raw!=self.raw:
             self.in_place = any(isinstance(o, torch.Tensor) for o in raw)
-            now = hypers(self.opt) # a scheduler that was removed has taken its own along: they keep their last values
-            read = [read_hyper(g, k) if k in now else None for g in first_groups(self.opt) for k in self.names]
-            kept = self.values + [nan]*(len(read)-len(self.values)) # of groups that were added
-            self.raw,self.values = raw,[old if v is None else v for v,old in zip(read, kept)]
+            now,places = hypers(self.opt),[(g, k) for g in first_groups(self.opt) for k in self.names]
+            last = chain(self.values, repeat(nan)) # groups may have been added
+            # what a scheduler has taken along when it was removed keeps its last value
+            self.raw,self.values = raw,[read_hyper(g, k) if k in now else v for (g,k),v in zip(places, last)]
         return self.values
 
 # %% ../../nbs/compare/01_fingerprint.ipynb #Gauge
