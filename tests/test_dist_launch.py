@@ -480,13 +480,14 @@ def test_what_would_come_back_to_a_model_of_another_shape_is_refused():
     init(torch.ones(1, 2))
     _check_model(lazy, init.state_dict())
 
-@pytest.mark.parametrize('adds', [False, True])
-def test_groups_that_weight_decay_has_split_in_the_workers_come_back(adds):
+@pytest.mark.parametrize('adds,empty', [(False, False), (True, False), (False, True)])
+def test_groups_that_weight_decay_has_split_in_the_workers_come_back(adds, empty):
     "With those that a callback has added. The next fit is that of a learner which has trained here"
     from learner.dist.launch import brought_back,gathering,known_objects,take_in
     def add(learn): learn.opt.add_param_group(dict(params=[*learn.model[2].parameters()], lr=.1))
     cbs = [Callback(before_train=add)]*adds
-    here = two_layers(wd=.1, splitter=lambda m: [[*m[0].parameters()]] if adds else [[*m.parameters()]])
+    splitter = lambda m: [[*m[0].parameters()] if adds else [*m.parameters()], *[[]]*empty]
+    here = two_layers(wd=.1, splitter=splitter)
     here.create_opt()
     worker = copy.deepcopy(here)
     had = {id(p) for g in worker.opt.param_groups for p in g['params']}
@@ -494,7 +495,7 @@ def test_groups_that_weight_decay_has_split_in_the_workers_come_back(adds):
     worker.fit(1, cbs=cbs)
     take_in(here, every[0], known[0], brought_back(worker, every[1], known[1], had))
     sizes = [len(g['params']) for g in here.opt.param_groups]
-    assert sizes==[len(g['params']) for g in worker.opt.param_groups]==([1,1,2] if adds else [2,2])
+    assert sizes==[len(g['params']) for g in worker.opt.param_groups]==([1,1,2] if adds else [2,2]+[0]*empty)
     close([weights(here), rows(here)], [weights(worker), rows(worker)])
     for o in here,worker: torch.manual_seed(1); o.fit(1)
     close(weights(here), weights(worker))

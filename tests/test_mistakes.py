@@ -321,6 +321,15 @@ class OfLayer(Callback):
     "Reads the gradient of what the model has made of inputs"
     def before_batch(self): self.out = self.model(self.x).detach().requires_grad_()
     def after_batch(self): self.norm = self.out.grad
+class Stored:
+    "Keeps something of a layer, which has a gradient of its own"
+    def __init__(self, of): self.grad = 1.
+class AsLongAs(Callback):
+    "Gradients of what was only made with the help of the model"
+    def before_fit(self):
+        self.delta = torch.zeros(2, device=next(self.model.parameters()).device).requires_grad_()
+        self.one,self.all = Stored(self.model),[Stored(m) for m in self.model.modules()]
+    def after_batch(self): self.norms = [self.delta.grad,self.one.grad,[o.grad for o in self.all]]
 @on(event.after_batch)
 def salient(learn): learn.state['norm'] = learn.x.grad
 
@@ -339,6 +348,7 @@ fine = dict(of_probs=lambda: classes(nn.Softmax(1), loss_func=OfProbs()),
     reset_by_function=lambda: with_state(begin_anew), reset_by_lambda=lambda: with_state(
         Callback(before_epoch=lambda self: self.model[0].reset())),
     saliency=lambda: synth_learner(cbs=Saliency), of_layer=lambda: synth_learner(cbs=OfLayer),
+    as_long_as=lambda: synth_learner(cbs=AsLongAs),
     salient=lambda: synth_learner(cbs=salient),
     read_by_lambda=read_by_lambda, reset_by_method=lambda: with_state(on(event.before_epoch)(Resets().begin)),
     reset_by_learner=lambda: with_state(cls=ResetsItself), reset_at_fit=lambda: with_state(cls=AtFit),
@@ -384,8 +394,8 @@ class FilledByName(Callback):
     def after_batch(self): self.norms = [p.grad for k,p in self.ps.items()]
 class FilledElsewhere(Callback):
     def before_fit(self): self.choose()
-    def choose(self): self.of = SimpleNamespace(weight=self.model.a)
-    def after_batch(self): self.norm = self.of.weight.grad
+    def choose(self): self.of = self.model.a
+    def after_batch(self): self.norm = self.of.grad
 @on(event.after_batch)
 def of_learner(learn): learn.state['norm'] = [*learn.model.parameters()][0].grad
 

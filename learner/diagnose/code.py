@@ -107,9 +107,15 @@ class _Names:
                 case _: return None
         return res
     def has_weights(self, o):
-        "Whether `o` is made from model or optimizer, and not from a batch, as the output of a layer is"
+        "Whether `o` is taken from model or optimizer, or a list of what is, but is no output for a batch"
+        match o:
+            case ast.Starred(value=v) | ast.Call(func=ast.Name(id='list'|'tuple'|'set'|'dict'|'next'), args=[v]):
+                return self.has_weights(v)
+            case ast.List(elts=vs) | ast.Tuple(elts=vs): return any(map(self.has_weights, vs))
+            case ast.ListComp(elt=v, generators=[g]) | ast.DictComp(value=v, generators=[g]):
+                return isinstance(v, ast.Name) and self.has_weights(g.iter)
         names = {k[1] for v in ast.walk(o) if (k := self.source(v))}
-        return bool(names & _of_weights) and not names & _of_batch
+        return (k := self.source(o)) is not None and k[1] in _of_weights and not names & _of_batch
     def looped(self, t, v):
         "A loop of `t` over `v`"
         match v:

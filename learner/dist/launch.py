@@ -129,7 +129,7 @@ def unsaved_buffers(learn):
 def brought_back(learn, every, known, had) -> bytes:
     "Everything that a fit has changed, pickled. `had` are ids of the parameters that the optimizer began with"
     new_opt = not any(o is learn.opt for o in known)
-    def new_groups(opt): return [g for g in opt.param_groups if had.isdisjoint(map(id, g['params']))]
+    def new_groups(opt): return [g for g in opt.param_groups if g['params'] and had.isdisjoint(map(id, g['params']))]
     added = [] if new_opt else [*map(new_groups, parts_of(learn.opt))]
     replaced = not any(o is learn.loss_func for o in known) # by a callback
     loss = learn.loss_func if replaced and _packs(learn.loss_func, known) else None

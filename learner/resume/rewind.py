@@ -126,7 +126,8 @@ class Rewind(Callback):
         self.carried,self.route.carry = self.route.carry,True
         self.interval.begin(self.learn)
         self.of_loader = id(self.learn.dls.train)
-        if not self.route.resuming or of_another(self, self.learn): # a new deque: a trial puts the old one back
+        own = not of_another(self, self.learn) or any(o.run==self.of_run for o in self.learn.lineage)
+        if not (self.route.resuming and own): # a new deque: a trial puts the old one back
             self.points,self.moved = deque(maxlen=self.keep),()
         self.of_run = self.learn.lineage[-1].run
         self.learn.held_run = self # a fit's own callbacks are gone when it is over

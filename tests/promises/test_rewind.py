@@ -76,6 +76,14 @@ def test_a_stopped_run_holds_its_own_points_though_another_learner_has_used_its_
     assert [o.n_iter for o in shared.points]==[6, 8, 12, 16]
     with pytest.raises(ValueError, match='it is held after 6, 8, 12, 16'): first.rewind(4)
 
+def test_a_run_that_a_learner_made_anew_resumes_keeps_its_points(tmp_path):
+    "The cell that makes the learner was run again, and that of the callbacks was not"
+    rewind,saves = Rewind(every=2, keep=9),Checkpoint(every=2, unit='iter')
+    stop = on(event.after_batch(once=6, unit='iter'))(lambda learn: learn.stop_soon())
+    for cbs,resume in ([rewind, saves, stop], None),([rewind, saves], True):
+        learn = synth_learner(n_train=10, path=tmp_path).fit(1, cbs=cbs, resume=resume)
+    assert learn.rewind(3).at.counters.train_iter==3
+
 class Patience(Callback):
     "Ends the fit by a count that it does not save"
     n = 0
