@@ -6504,6 +6504,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                                    'learner/technique/averaging.py'),
                                              'learner.technique.averaging._Statistics.before_validate': ( 'technique/averaging.html#_statistics.before_validate',
                                                                                                           'learner/technique/averaging.py'),
+                                             'learner.technique.averaging._Statistics.cleanup_batch': ( 'technique/averaging.html#_statistics.cleanup_batch',
+                                                                                                        'learner/technique/averaging.py'),
                                              'learner.technique.averaging._Statistics.cleanup_validate': ( 'technique/averaging.html#_statistics.cleanup_validate',
                                                                                                            'learner/technique/averaging.py'),
                                              'learner.technique.averaging._Statistics.put': ( 'technique/averaging.html#_statistics.put',

@@ -806,3 +806,35 @@ def test_of_two_averages_it_is_said_which_one_the_results_are_of(cbs, winner, re
     if winner:
         assert f'the results are those of `{winner}`' in said[0]
         assert found==losses([next(o for o in cbs() if isinstance(o, SWA))] if winner=='swa' else [EMA(.5)])
+
+# Broken samples
+def with_broken_row(i=13):
+    "Batches of 4, of which the one with row `i` is broken"
+    data = dls(shuffle=False)
+    data.train.dataset.tensors[0][i] = torch.nan
+    return data
+class LeaveOut(Callback):
+    "Leave broken batches out of training"
+    run_valid = False
+    def before_batch(self):
+        if self.learn.x.isnan().any(): raise CancelBatchException
+
+@pytest.mark.parametrize('make,validate', [(LeaveOut,False), (LeaveOut,'both'), (SpikeGuard,False)])
+def test_a_broken_batch_that_training_left_out_is_not_in_the_statistics(make, validate):
+    learn = mk(SWA(.5, validate=validate), make(), data=with_broken_row())
+    with pytest.warns(UserWarning, match='leave out 1 of 6 training batches'): learn.fit(4)
+    right = copy.deepcopy(learn.model)
+    update_bn([b for b in learn.dls.train if b[0].isfinite().all()], right)
+    assert close(everything(learn.model), everything(right), 1e-5)
+    assert np.isfinite(learn.validate().valid_loss) and (not validate or np.isfinite(learn.recorder[-1,'swa/valid_loss']))
+
+class TwoWays(nn.Module):
+    "Two ways through batch norms, of which the second has numbers that are too large"
+    def __init__(self):
+        super().__init__()
+        self.one,self.two,self.out = nn.BatchNorm1d(3),nn.BatchNorm1d(3),nn.Linear(3,2)
+    def forward(self, x): return self.out(self.one(x) + self.two(x*torch.inf).nan_to_num()*0)
+def test_a_batch_norm_whose_statistics_are_never_finite_leaves_others_theirs():
+    learn = Learner(dls(shuffle=False), TwoWays(), nn.CrossEntropyLoss(), lr=.1, cbs=SWA(.5))
+    with learn.no_logging(), pytest.warns(UserWarning, match='leave out 6 of 6'): learn.fit(2)
+    assert torch.allclose(learn.model.one.running_mean, learn.dls.train.dataset.tensors[0].mean(0), atol=1e-6)

@@ -11,6 +11,7 @@ __all__ = ['WeightAverage', 'EMA', 'SWA']
 
 # %% ../../nbs/technique/06_averaging.ipynb #imports
 from contextlib import contextmanager,nullcontext
+from itertools import chain
 from types import SimpleNamespace
 import torch
 from torch import nn
@@ -58,11 +59,20 @@ class _Statistics(Callback):
     def before_validate(self):
         self.momenta = [m.momentum for m in self.norms]
         for m in self.norms: m.reset_running_stats(); m.momentum,m.training = None,True
+        self.found = [[(b, b.clone()) for b in m.buffers()] for m in self.norms] # a validation leaves no trace
+        self.n_batches,self.n_broken = 0,[0]*len(self.norms)
+    def cleanup_batch(self):
+        self.n_batches += 1
+        for i,own in enumerate(self.found): # without waiting for the device
+            fine = torch.stack([b.isfinite().all() for b,_ in own]).all()
+            for b,v in own: b.copy_(v.copy_(torch.where(fine, b, v)))
+            self.n_broken[i] += ~fine
     def cleanup_validate(self):
         for m,v in zip(self.norms, self.momenta): m.momentum = v
-        self.found = [(b, b.clone()) for m in self.norms for b in m.buffers()] # a validation leaves no trace
     def put(self):
-        for b,v in self.found: b.copy_(v)
+        for b,v in chain(*self.found): b.copy_(v)
+        if n := max(map(int, self.n_broken)): warn(f"The statistics of batch norms for the average leave out {n} of "
+            f"{self.n_batches} training batches, with which they would not be finite: are there broken samples?")
 
 class _Norms:
     "Batch norms of the model, by their `names`, and their statistics"
