@@ -6432,6 +6432,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                              'learner/technique/averaging.py'),
                                              'learner.technique.averaging.SWA.before_train': ( 'technique/averaging.html#swa.before_train',
                                                                                                'learner/technique/averaging.py'),
+                                             'learner.technique.averaging.SWA.prepare_fit': ( 'technique/averaging.html#swa.prepare_fit',
+                                                                                              'learner/technique/averaging.py'),
                                              'learner.technique.averaging.WeightAverage': ( 'technique/averaging.html#weightaverage',
                                                                                             'learner/technique/averaging.py'),
                                              'learner.technique.averaging.WeightAverage.__init__': ( 'technique/averaging.html#weightaverage.__init__',

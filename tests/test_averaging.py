@@ -838,3 +838,13 @@ def test_a_batch_norm_whose_statistics_are_never_finite_leaves_others_theirs():
     learn = Learner(dls(shuffle=False), TwoWays(), nn.CrossEntropyLoss(), lr=.1, cbs=SWA(.5))
     with learn.no_logging(), pytest.warns(UserWarning, match='leave out 6 of 6'): learn.fit(2)
     assert torch.allclose(learn.model.one.running_mean, learn.dls.train.dataset.tensors[0].mean(0), atol=1e-6)
+
+@pytest.mark.parametrize('start', [1, 3])
+def test_a_trial_may_end_before_the_last_part_begins(start, recwarn):
+    learn = mk()
+    learn.smoke(cbs=SWA(start))
+    mk(SWA(start)).profile()
+    learn.fit(4, cbs=[SWA(start), Compile(backend='eager')])
+    assert not [o for o in recwarn if 'average' in str(o.message)]
+    for cbs in ([], [Limit(train=2)]): # a fit after a trial is none
+        with pytest.raises(ValueError, match=f'begins after {start} epochs'): learn.fit(1, cbs=[SWA(start), *cbs])

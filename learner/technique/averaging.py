@@ -298,7 +298,7 @@ class SWA(WeightAverage):
     a pass over the training data"""
     order = ParamScheduler.order+10 # its learning rate counts, and at the end its weights, not a tracker's best
     _stateattrs = *WeightAverage._stateattrs,'lrs','norms'
-    anew = True
+    anew,is_trial = True,False
     @checked(start='>=0', anneal='>=0', every='>=1', validate=...)
     def __init__(self,
         start:float=.75, # Where the last part begins: a fraction of training, in [0,1), or a whole number of epochs
@@ -314,11 +314,12 @@ class SWA(WeightAverage):
         self.start,self.lr,self.anneal,self.every = start,lr,anneal,every
         self.lrs = None # of the groups, when the last part begins
 
+    def prepare_fit(self): self.is_trial = bool(self.learn.limits.get('train')) # a `Limit` begins later
     def before_fit(self):
         super().before_fit()
         self.lrs,self.since = None,-1
         if self.lr is not None: values_for(first_groups(self.learn.opt), self.lr)
-        if self.fitting and 1<=self.start>=self.learn.n_epoch: raise ValueError(
+        if self.fitting and 1<=self.start>=self.learn.n_epoch and not self.is_trial: raise ValueError(
             f"`SWA` begins after {self.start} epochs, but there are only {self.learn.n_epoch}")
 
     def _since(self, ended=False):
