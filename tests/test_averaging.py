@@ -848,3 +848,36 @@ def test_a_trial_may_end_before_the_last_part_begins(start, recwarn):
     assert not [o for o in recwarn if 'average' in str(o.message)]
     for cbs in ([], [Limit(train=2)]): # a fit after a trial is none
         with pytest.raises(ValueError, match=f'begins after {start} epochs'): learn.fit(1, cbs=[SWA(start), *cbs])
+
+class Dropping(nn.Module):
+    "Dropout of several kinds before a batch norm"
+    class Scale(nn.Module): # no kind that is known: it draws because it is in training mode
+        def forward(self, x): return x*torch.rand(1) if self.training else x
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.frozen,self.drop,self.scale = nn.Dropout(.5),nn.Dropout(.5),self.Scale()
+        self.mix,self.norm,self.out = nn.TransformerEncoderLayer(3, 1, 4),nn.BatchNorm1d(3),nn.Linear(3,2)
+    def train(self, mode=True):
+        super().train(mode)
+        self.frozen.eval()
+        return self
+    def forward(self, x):
+        res = self.out(self.norm(self.mix(self.scale(self.drop(self.frozen(x))[:,None]))[:,0]))
+        return (res,'more') if self.training else res
+
+def first(pred, y): return F.cross_entropy(pred[0] if isinstance(pred, tuple) else pred, y)
+
+@pytest.mark.parametrize('validate', [False,'both'])
+@pytest.mark.parametrize('cbs', [[],[MCDropoutCallback]], ids=['alone','mc'])
+def test_statistics_are_of_activations_with_dropout(cbs, validate):
+    def run(*swa):
+        learn = Learner(dls(shuffle=False), Dropping(), first, metrics=accuracy, opt_func=sgd, lr=.1, cbs=[*swa, *cbs])
+        with learn.no_logging(): return learn.fit(4)
+    learn = run(SWA(.5, validate=validate))
+    right,state = copy.deepcopy(learn.model),torch.get_rng_state()
+    update_bn(learn.dls.train, right) # which draws the same masks: the pass has put the generator back
+    assert close(everything(learn.model), everything(right), 1e-5)
+    if cbs and not validate: assert learn.mc_dropout.n_evals==0
+    other = run()
+    assert other.recorder.raw_losses==learn.recorder.raw_losses and torch.equal(state, torch.get_rng_state())

@@ -21,6 +21,7 @@ from ..core.tracebacks import warn
 from ..values.tensors import in_parts,is_wrapper
 from ..data.loaders import length
 from .mixed_precision import MixedPrecision
+from .modes import MCDropoutCallback,with_dropout
 from ..model.groups import check_hyper
 from ..model.hypers import first_groups,get_hyper,values_for
 from ..model.optimizer import in_use,to_eval,to_train
@@ -55,8 +56,9 @@ def _put(params, values):
 # %% ../../nbs/technique/06_averaging.ipynb #norms
 class _Statistics(Callback):
     "In a validation, let batch norms take the mean of the statistics of all batches; `put` gives it to them afterwards"
-    def __init__(self, norms): self.norms = norms
+    def __init__(self, norms, layers): self.norms,self.layers = norms,layers
     def before_validate(self):
+        for m in self.layers: m.training = True
         self.momenta = [m.momentum for m in self.norms]
         for m in self.norms: m.reset_running_stats(); m.momentum,m.training = None,True
         self.found = [[(b, b.clone()) for b in m.buffers()] for m in self.norms] # a validation leaves no trace
@@ -75,8 +77,12 @@ class _Statistics(Callback):
             f"{self.n_batches} training batches, with which they would not be finite: are there broken samples?")
 
 class _Norms:
-    "Batch norms of the model, by their `names`, and their statistics"
-    def __init__(self, learn, names): self.learn,self.modules = learn,[learn.model.get_submodule(o) for o in names]
+    "Batch norms of the model, and their statistics"
+    def __init__(self,
+        cb, # A callback with their names, `norms`, and those of other `layers` that training has in training mode
+    ):
+        self.learn = cb.learn
+        self.modules,self.layers = ([cb.learn.model.get_submodule(o) for o in names] for names in (cb.norms, cb.layers))
 
     @contextmanager
     def kept(self):
@@ -89,8 +95,8 @@ class _Norms:
 
     def renew(self):
         "Compute the statistics anew, in a pass over the training data with the weights that are in the model"
-        learn,stats,n = self.learn,_Statistics(self.modules),epoch_iter(self.learn)
-        with learn.keep_attrs(['limits']):
+        learn,stats,n = self.learn,_Statistics(self.modules, self.layers),epoch_iter(self.learn)
+        with learn.keep_attrs(['limits']), learn.removed_cbs(MCDropoutCallback): # which draws masks of its own
             learn.limits = lowered({}, valid=learn.limits.get('train')) # as in training
             if n and length(learn.dls.train) is None: learn.limits = lowered(learn.limits, valid=n) # it may have no end
             learn.validate(dl=learn.dls.train, cbs=stats)
@@ -189,11 +195,12 @@ class _Averaging(Callback):
 class _Average(_Averaging):
     "Puts the average into the model"
     norms = () # names of batch norms whose statistics are for the average
+    layers = () # names of other layers that are in training mode for these statistics
     @contextmanager
     def averaged(self):
         "Have the average in the model for a while"
         self._check()
-        norms = _Norms(self.learn, self.norms)
+        norms = _Norms(self)
         with norms.kept(), in_use(self.learn.opt): # an optimizer with an average of its own does not touch this one
             ts = self._tensors()
             weights = [o.data for o in ts]
@@ -207,7 +214,7 @@ class _Average(_Averaging):
         ts,trained = self._tensors(),to_eval(self.learn.opt)
         with torch.no_grad():
             for a,o in zip(self.avg, ts): o.copy_(a)
-        self._renew(_Norms(self.learn, self.norms))
+        self._renew(_Norms(self))
         to_train(trained)
 
     def _check(self):
@@ -297,7 +304,7 @@ class SWA(WeightAverage):
     ([Izmailov et al. 2018](https://arxiv.org/abs/1803.05407)). With batch norms, each validation of the average takes
     a pass over the training data"""
     order = ParamScheduler.order+10 # its learning rate counts, and at the end its weights, not a tracker's best
-    _stateattrs = *WeightAverage._stateattrs,'lrs','norms'
+    _stateattrs = *WeightAverage._stateattrs,'lrs','norms','layers'
     anew,is_trial = True,False
     @checked(start='>=0', anneal='>=0', every='>=1', validate=...)
     def __init__(self,
@@ -332,8 +339,11 @@ class SWA(WeightAverage):
 
     def before_train(self):
         super().before_train()
-        def is_norm(m): return isinstance(m, nn.modules.batchnorm._BatchNorm) and m.training and m.track_running_stats
-        self.norms = [k for k,m in self.learn.model.named_modules() if is_norm(m)]
+        def is_norm(m): return isinstance(m, nn.modules.batchnorm._BatchNorm)
+        def is_layer(m): return (with_dropout(m) or not any(m.children())) and not is_norm(m)
+        training = [(k,m) for k,m in self.learn.model.named_modules() if m.training]
+        self.norms = [k for k,m in training if is_norm(m) and m.track_running_stats]
+        self.layers = [k for k,m in training if is_layer(m)] if self.norms else []
         if self.fitting and self.norms and hasattr(self.learn.dls.train, '__next__'): raise ValueError(
             "`SWA` takes another pass over `dls['train']`, for the statistics of batch norms, but that is an iterator, "
             "which may give its batches only once: give a list, or something that starts anew")
