@@ -402,9 +402,24 @@ def test_names_that_look_like_html_are_shown():
     rec = learner(metrics={'<lambda>': lambda pred,targ: pred.mean()}).fit(1).recorder
     assert table_of(rec._repr_html_())[0]==['epoch', 'train_loss', 'valid_loss', '<lambda>', 'time']
 
+def leave_out(learn): raise CancelBatchException
+
 def test_a_loss_that_is_nan_can_be_seen():
     learn = learner(train=(nan,), valid=None).fit(1)
     assert 'nan' in str(learn.recorder)
+
+@pytest.mark.parametrize('cbs,where,advice', [
+    (lambda: [], 'batch 4 of the fit', True),
+    (lambda: [on(event.before_batch(before=4))(leave_out)], 'batch 1 of those with a loss', True),
+    (lambda: [on(event.after_loss(before=4))(leave_out)], 'batch 4 of the fit', True),
+    (lambda: [SpikeGuard(skip=False)], 'batch 4 of the fit', False)], ids=['none','cancelled','after loss','guard'])
+def test_a_loss_that_is_nan_is_told_with_its_place_and_what_helps(cbs, where, advice, recwarn):
+    def spoil(learn):
+        if learn.train_iter==4 and learn.training: learn.xb = learn.x*nan,
+    synth_learner(n_train=6, n_valid=0, cbs=[on(event.before_batch, order=9)(spoil),
+        *cbs()]).fit(1)
+    told, = [str(o.message) for o in recwarn if 'training loss' in str(o.message)]
+    assert f'is nan in {where}, counted from 0' in told and ('TerminateOnNaNCallback' in told)==advice
 
 def test_what_is_missing_is_not_shown():
     rec = learner(cbs=[Raise('before_validate', CancelValidException)]).fit(1).recorder

@@ -251,12 +251,15 @@ class RowWriter(Curves):
 
     def _tell_nan(self):
         "Warn, once in a fit, that the latest loss is not finite. One before may be of a batch without targets"
-        raw = self.raw_losses
+        raw,learn = self.raw_losses,self.learn
         if 'nan' in self.told or not raw: return
         self.told.add('nan')
         first = next(i for i,o in enumerate(raw) if not isfinite(o))
-        warn(f"The training loss is {raw[first]} in batch {first} of the fit, counted from 0, and not finite in "
-            f"{len(raw)-self.stream.n} of {len(raw)} so far. `cbs=TerminateOnNaNCallback` stops a fit before the step")
+        those = 'of the fit' if len(raw)==learn.train_iter else 'of those with a loss' # others have been cancelled
+        minded = any(getattr(o, 'minds_nan', False) for o in learn.cbs)
+        warn(f"The training loss is {raw[first]} in batch {first} {those}, counted from 0, and not finite in "
+            f"{len(raw)-self.stream.n} of {len(raw)} so far"
+            + ('' if minded else ". `cbs=TerminateOnNaNCallback` stops a fit before the step"))
 
     def add(self, /, **vals): # Values by name; those of other kinds than numbers are fine
         "Put more values into the coming row of a fit, in columns of their own, or into the results of `validate`"

@@ -332,6 +332,7 @@ class TerminateOnNaNCallback(Callback):
     "Stop before a step with a loss that is not finite, and keep the batch in `bad_batch`. Waits for the device"
     name,run_valid,only_fit = 'terminate_on_nan',False,True
     order = Recorder.order-1 # after callbacks that change the loss
+    minds_nan = True # so that no warning advises it
     bad_batch = None
     def before_fit(self): self.bad_batch = None
     def after_loss(self):

@@ -156,6 +156,7 @@ class SpikeGuard(Rewind):
     and train on"""
     name,writes = 'spike_guard',False # unlike a `Rewind` it changes training
     judge_every = 8 # training batches
+    minds_nan = True # so that no warning advises another callback
     @checked(back='>=1', factor='(1,inf]', window='>=4', most='>=0')
     def __init__(self,
         back:int=50, # In training batches: from one point that the run can go back to, to the next
