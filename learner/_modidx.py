@@ -6732,6 +6732,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                                                      'learner/technique/mixed_precision.py'),
                                                    'learner.technique.mixed_precision._Autocast': ( 'technique/mixed_precision.html#_autocast',
                                                                                                     'learner/technique/mixed_precision.py'),
+                                                   'learner.technique.mixed_precision._Autocast.__bool__': ( 'technique/mixed_precision.html#_autocast.__bool__',
+                                                                                                             'learner/technique/mixed_precision.py'),
                                                    'learner.technique.mixed_precision._Autocast.__init__': ( 'technique/mixed_precision.html#_autocast.__init__',
                                                                                                              'learner/technique/mixed_precision.py'),
                                                    'learner.technique.mixed_precision._Autocast.begin': ( 'technique/mixed_precision.html#_autocast.begin',

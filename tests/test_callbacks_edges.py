@@ -161,7 +161,8 @@ def test_a_callback_that_came_too_late_to_set_up_is_told_so(late):
     said = [o for o in e.value.__notes__ if 'came into a running fit' in o]
     assert said==["`Sums` came into a running fit, so that its `before_fit` was not called: add it before the fit"]*late
 
-@pytest.mark.parametrize('make', [EMA, SWA, lambda: Limit(1), Overfit, lambda: MicroBatch(2)])
+@pytest.mark.parametrize('make', [EMA, SWA, lambda: Limit(1), Overfit, lambda: MicroBatch(2), SpikeGuard, Checkpoint,
+    Timer, lambda: Compile(backend='eager')])
 def test_what_would_do_nothing_in_a_running_fit_is_refused_there(make):
     learn = synth_learner(2)
     def add(cb):
@@ -170,6 +171,23 @@ def test_what_would_do_nothing_in_a_running_fit_is_refused_there(make):
     with pytest.raises(RuntimeError, match=f'`{name}` sets itself up at the beginning of a fit, and one is running'):
         learn.fit(1, cbs=Callback(after_batch=add))
     assert len(learn.cbs)==n and learn.fit(1, cbs=make()).mode is None
+
+@pytest.mark.parametrize('again', [False,True], ids=['new','again'])
+@pytest.mark.parametrize('ev', ['before_batch','after_pred','after_loss','before_backward','after_backward','before_step'])
+@pytest.mark.parametrize('make', [lambda: MixedPrecision('bf16'), lambda: GradientAccumulation(10**6), Prefetch],
+    ids=['amp','accumulation','prefetch'])
+def test_what_comes_within_a_batch_leaves_its_rest_as_it_is(make, ev, again):
+    "And begins with the next one; an accumulation, which has nothing to do before the backward pass, with this one"
+    def run(ev, n):
+        cb,learn = make(),synth_learner(6, 1)
+        def add(learn):
+            if learn.training and learn.train_iter==n and cb not in learn.cbs: learn.add_cb(cb)
+        def fit(): return learn.fit(1, cbs=on(ev, order=-50)(add))
+        with learn.no_logging():
+            if again: fit().remove_cb(cb)
+            return fit().recorder.raw_losses
+    with_this = type(make()) is GradientAccumulation and ev in ('before_batch','after_pred','after_loss')
+    assert run(ev, 2)==pytest.approx(run('before_draw', 2 if with_this else 3), abs=1e-6)
 
 def test_any_error_of_a_callback_that_came_too_late_tells_it():
     class Halves(Callback):

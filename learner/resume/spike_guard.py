@@ -154,7 +154,7 @@ class Detour:
 class SpikeGuard(Rewind):
     """When loss or gradients leave their recent range or are not finite, go back, leave out the batch that did it,
     and train on"""
-    name,writes = 'spike_guard',False # unlike a `Rewind` it changes training
+    name,writes,from_start = 'spike_guard',False,True # unlike a `Rewind` it changes training
     judge_every = 8 # training batches
     minds_nan = True # so that no warning advises another callback
     @checked(back='>=1', factor='(1,inf]', window='>=4', most='>=0')

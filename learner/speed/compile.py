@@ -104,7 +104,7 @@ class _WithLoss:
 # %% ../../nbs/speed/03_compile.ipynb #Compile
 class Compile(Callback):
     "Run the model through `torch.compile` during a fit. It is compiled and compared with the plain one before"
-    order = -100
+    order,from_start = -100,True
     @checked(tol='>=0')
     def __init__(self,
         with_loss:bool=False, # Compile the loss together with the model, for training

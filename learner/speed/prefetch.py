@@ -37,9 +37,11 @@ copy_streams = dict(cuda=CopyStream) # by type of device
 class Prefetch(Callback):
     "Copy batches to the GPU on a separate stream, while it computes. Elsewhere it does nothing"
     order = 1000 # others see the batch as it was drawn
+    copy = None # until a fit begins: it may have come into a running one
     def before_fit(self):
         stream = copy_streams.get(self.learn.device.type)
         self.run = stream is not None
         if self.run: self.copy = stream(self.learn.device)
-    def after_draw(self): self.learn.batch = self.copy(self.learn.batch)
+    def after_draw(self):
+        if self.copy is not None: self.learn.batch = self.copy(self.learn.batch)
     def cleanup_fit(self): self.copy = None # a stream cannot be copied or pickled

@@ -101,7 +101,7 @@ def _cuda_event(device):
 # %% ../../nbs/speed/04_timer.ipynb #PhaseTimes
 class PhaseTimes(Callback):
     "Base of callbacks that time the `phases` of each training batch, validations, and the `total` of the epochs"
-    order,run_valid,only_fit,watches = -1000,False,True,True
+    order,run_valid,only_fit,watches,from_start = -1000,False,True,True,True
     phases = 'draw','forward','backward','step'
     every,unit,sync = None,'epoch',False
 

@@ -111,6 +111,7 @@ class GradientAccumulation(Callback):
     # others see the mean over the window, and at `after_train` weights that have had their last step
     first_at = 'before_step','after_train'
     _stateattrs = 'samples','items','unit','scale'
+    bs = n = None # samples and items of the batch: None before it has set itself up; and between the backward passes
     @checked(n_acc='>=1', count=callable)
     def __init__(self,
         n_acc:int=32, # Samples (not batches) to gather before a step
@@ -124,6 +125,7 @@ class GradientAccumulation(Callback):
         no_closure(self)
         refuse_second(self, GradientAccumulation, 'put batches together')
         warn_inexact_parts(self)
+        self.bs = 0
         self.first = [] # batches of the first step, with their losses; None when they have been compared
     def before_train(self): self.samples,self.items = 0,0
     def load_state_dict(self, state):
@@ -133,6 +135,7 @@ class GradientAccumulation(Callback):
 
     def before_backward(self):
         learn = self.learn
+        if self.bs is None: self.before_fit() # it came into a running fit
         n,items = n_samples(learn),n_items(learn, self.count)
         if n is None and (n := items) is None: raise ValueError(f"`{self.name}` finds no tensor in the batch, and "
             f"cannot know how many samples there are: write `{type(self).__name__}({self.n_acc}, count=f)`, where "
@@ -173,9 +176,10 @@ class GradientAccumulation(Callback):
     def after_cancel_backward(self): self.bs,self.n = 0,0 # it has left no gradients
     def after_backward(self):
         learn = self.learn
+        if self.n is None: return # it came within this batch
         if self.first is not None: self._compare()
         if len(self.sizes)<2: self._check_size()
-        self.samples,self.items = self.samples+self.bs,self.items+self.n
+        self.samples,self.items,self.n = self.samples+self.bs,self.items+self.n,None
         if self.samples<self.n_acc and learn.iter+1!=learn.n_iter: raise CancelBatchException # the gradients stay
 
     def before_step(self):

@@ -39,6 +39,7 @@ class _Autocast:
     "Autocast, once for each batch that is running: a validation can start inside a batch"
     def __init__(self, device, dtype): self.device,self.dtype,self.contexts = device,dtype,[]
     def begin(self): self.contexts.append(None); self.open()
+    def __bool__(self): return bool(self.contexts)
     def open(self):
         if self.contexts[-1] is not None: return
         self.contexts[-1] = torch.autocast(self.device, dtype=self.dtype)
@@ -158,9 +159,12 @@ class MixedPrecision(LossScaling):
     def before_batch(self):
         if self.autocast is None: self._begin() # an inference in a `before_fit` that comes first, or it came into a fit
         self.autocast.begin()
-    def split_batch(self, part): self.autocast.open() # each piece has its forward pass
+    # it may have come within this batch, which it leaves as it is
+    def split_batch(self, part): # each piece has its forward pass
+        if self.autocast: self.autocast.open()
     def after_pred(self): self.learn.pred = map_tensors(_to_float, self.learn.pred)
-    def after_loss(self): self.autocast.close()
+    def after_loss(self):
+        if self.autocast: self.autocast.close()
     def cleanup_batch(self):
         self.autocast.end()
         super().cleanup_batch()
