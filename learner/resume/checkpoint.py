@@ -27,7 +27,7 @@ from ..loop.position import Bounds,Position
 from ..record.history import missing
 from ..record.recorder import find_recorder,higher_is_better
 from ..record.progress import say
-from ..record.files import find_file,path_in,read_plain
+from ..record.files import check_folder,find_file,path_in,read_plain
 from .checkpoint_folder import Checkpoints,FitFiles,Keeping,newest_of_next_fit,place_of
 from .state_file import read_state
 
@@ -130,6 +130,7 @@ def _check_fit(cb):
     learn = cb.learn
     if any(o is not cb and o.folder==cb.folder for o in learn.cbs.of(Checkpoint)):
         raise ValueError(f"Two `Checkpoint`s save to `{cb.folder}`: give each a `folder` of its own")
+    check_folder(cb.files.folder)
     warn_of_workers(cb, 'saves the run, so that it can be resumed exactly')
 
 def warn_of_workers(cb, why):
@@ -284,6 +285,7 @@ def _found(learn, resume):
     if cb is None:
         raise ValueError(f"`resume={resume!r}` looks for the files of a `Checkpoint`, but the fit has none: "
             "add one to `cbs`, or name a file")
+    check_folder(cb.files.folder)
     found = newest_of_next_fit(learn, cb.files) if resume=='auto' else cb.files.newest()
     return found,cb.files.folder
 

@@ -282,6 +282,15 @@ def test_a_folder_is_for_one_checkpoint(tmp_path):
     with pytest.raises(ValueError, match='Two `Checkpoint`s save to'):
         learner({}, tmp_path, 1).fit(1, cbs=[Checkpoint(), Checkpoint(every=2)])
 
+@pytest.mark.parametrize('resume', [None, 'auto', True])
+@pytest.mark.parametrize('folder', ['taken','taken/more'])
+def test_a_folder_that_is_a_file_is_refused_before_training(folder, resume, tmp_path):
+    (tmp_path/'taken').touch()
+    learn = learner({}, tmp_path, 1)
+    with pytest.raises(NotADirectoryError, match='Cannot write to `.*taken` is not a folder'):
+        learn.fit(1, cbs=Checkpoint(folder=folder), resume=resume)
+    assert learn.opt_step==0
+
 @pytest.mark.parametrize('damage',
     [lambda b: b[:len(b)//2], lambda b: b'', lambda b: b'\xff'+b[1:], lambda b: b'[1]', lambda b: b'{}', None])
 def test_a_manifest_that_is_damaged_or_gone(damage, tmp_path):
