@@ -6512,6 +6512,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                                            'learner/technique/averaging.py'),
                                              'learner.technique.averaging._Statistics.put': ( 'technique/averaging.html#_statistics.put',
                                                                                               'learner/technique/averaging.py'),
+                                             'learner.technique.averaging._Statistics.tell': ( 'technique/averaging.html#_statistics.tell',
+                                                                                               'learner/technique/averaging.py'),
                                              'learner.technique.averaging._has_average': ( 'technique/averaging.html#_has_average',
                                                                                            'learner/technique/averaging.py'),
                                              'learner.technique.averaging._is_plain': ( 'technique/averaging.html#_is_plain',

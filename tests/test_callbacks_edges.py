@@ -163,7 +163,8 @@ def test_a_callback_that_came_too_late_to_set_up_is_told_so(late):
 
 @pytest.mark.parametrize('make', [EMA, SWA, lambda: Limit(1), Overfit, lambda: MicroBatch(2), SpikeGuard, Checkpoint,
     Timer, lambda: Compile(backend='eager')])
-def test_what_would_do_nothing_in_a_running_fit_is_refused_there(make):
+def test_what_would_do_nothing_in_a_running_fit_is_refused_there(make, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path) # for files of a `Checkpoint`
     learn = synth_learner(2)
     def add(cb):
         if cb.training and cb.train_iter==2: cb.learn.add_cb(make())
@@ -173,7 +174,8 @@ def test_what_would_do_nothing_in_a_running_fit_is_refused_there(make):
     assert len(learn.cbs)==n and learn.fit(1, cbs=make()).mode is None
 
 @pytest.mark.parametrize('again', [False,True], ids=['new','again'])
-@pytest.mark.parametrize('ev', ['before_batch','after_pred','after_loss','before_backward','after_backward','before_step'])
+@pytest.mark.parametrize('ev',
+    ['before_batch','after_pred','after_loss','before_backward','after_backward','before_step'])
 @pytest.mark.parametrize('make', [lambda: MixedPrecision('bf16'), lambda: GradientAccumulation(10**6), Prefetch],
     ids=['amp','accumulation','prefetch'])
 def test_what_comes_within_a_batch_leaves_its_rest_as_it_is(make, ev, again):

@@ -73,8 +73,10 @@ class _Statistics(Callback):
         for m,v in zip(self.norms, self.momenta): m.momentum = v
     def put(self):
         for b,v in chain(*self.found): b.copy_(v)
+    def tell(self):
         if n := max(map(int, self.n_broken)): warn(f"The statistics of batch norms for the average leave out {n} of "
-            f"{self.n_batches} training batches, with which they would not be finite: are there broken samples?")
+            f"{self.n_batches} training batches, with which they would not be finite: are there broken "
+            f"{'samples' if n<self.n_batches else 'weights'}?")
 
 class _Norms:
     "Batch norms of the model, and their statistics"
@@ -101,6 +103,7 @@ class _Norms:
             if n and length(learn.dls.train) is None: learn.limits = lowered(learn.limits, valid=n) # it may have no end
             learn.validate(dl=learn.dls.train, cbs=stats)
         stats.put()
+        if not learn.route.unfinished: stats.tell() # a guard may go back
 
 # %% ../../nbs/technique/06_averaging.ipynb #tell_none
 def _tell_none(cb, *settings):
