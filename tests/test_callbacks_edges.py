@@ -173,6 +173,12 @@ def test_what_would_do_nothing_in_a_running_fit_is_refused_there(make, tmp_path,
         learn.fit(1, cbs=Callback(after_batch=add))
     assert len(learn.cbs)==n and learn.fit(1, cbs=make()).mode is None
 
+@pytest.mark.parametrize('make', [EMA, SpikeGuard, lambda: GradientAccumulation(32), lambda: Compile(backend='eager')])
+def test_what_comes_when_a_fit_ends_is_for_the_next_one(make):
+    learn,cb = synth_learner(4),make()
+    learn.fit(1, cbs=Callback(cleanup_fit=lambda self: self.learn.add_cb(cb)))
+    assert cb in learn.cbs and learn.fit(1).opt_step==(2 if type(cb) is GradientAccumulation else 4)
+
 @pytest.mark.parametrize('again', [False,True], ids=['new','again'])
 @pytest.mark.parametrize('ev',
     ['before_batch','after_pred','after_loss','before_backward','after_backward','before_step'])

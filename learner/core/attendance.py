@@ -99,6 +99,7 @@ class Attendance:
     def check_late(self, cbs):
         "Refuse callbacks that need their `before_fit`, where a fit has begun"
         if 'fit' not in self.scopes or self.loop.mode not in ('fit','lr_find'): return
+        if self.scopes.index('fit') in self.cleaning: return # they come for the next one
         here = {*map(id, self.loop.cbs)}
         if late := [type(o).__name__ for o in cbs if o.from_start and id(o) not in here]: raise RuntimeError(
             f"`{late[0]}` sets itself up at the beginning of a fit, and one is running: add it before, "
