@@ -65,12 +65,6 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
                      '\n'
                      '- `learn`: The learner after its batch\n'
                      '- `loss`: A value of the loss, as a tensor on the device',
- 'AvgLoss.n_averaged': 'The number of samples in the batch, or of targets that count; 1 if there is no tensor, in '
-                       'predictions neither\n'
-                       '\n'
-                       'Parameters:\n'
-                       '\n'
-                       '- `learn`: The learner after its batch',
  'AvgMetric.__init__': 'Parameters:\n'
                        '\n'
                        '- `func`: `func(pred, *targs)` returns the average over a batch\n'

@@ -10,6 +10,7 @@ __all__ = []
 # %% ../../nbs/measure/08_batch_checks.ipynb #imports
 import warnings
 from contextlib import suppress
+from dataclasses import dataclass
 from math import inf,isclose,isfinite,isnan
 from types import SimpleNamespace
 from weakref import ref
@@ -24,7 +25,7 @@ from ..model.loss_properties import n_items,n_samples,reduction_of,says_its_item
 from ..model.mapping import outputs
 from ..model.own_losses import has_hooks,is_power_of_two,own_loss
 from ..model.weights import unwrapped
-from .metrics import AvgMetric
+from .metrics import Average,AvgMetric
 from .advice import ShapeCheck,evaluating,try_metrics
 
 # %% ../../nbs/measure/08_batch_checks.ipynb #BatchCheck
@@ -117,7 +118,7 @@ def compare_loss(learn, loss, parts, name, so, seen=(), **where):
         if not all(_repeats(f, *o) for o in seen): return
         check_average(f, short_name(f), loss, parts, f"So {so}. {advice}", kind=kind, **where)
 
-# %% ../../nbs/measure/08_batch_checks.ipynb #Averages
+# %% ../../nbs/measure/08_batch_checks.ipynb #part_of
 def _samples(batch, bs, at):
     "The samples `at` of a batch of `bs`, of which every part has a row for each sample"
     parts = [o for o in leaves_in(batch) if o is not None]
@@ -144,6 +145,44 @@ class Asked:
     def add(self, o):
         with suppress(TypeError): self.refs.append(ref(o)) # of a class with slots
 
+# %% ../../nbs/measure/08_batch_checks.ipynb #Question
+@dataclass(eq=False)
+class Question:
+    "Whether the value of a function for two batches is the average of its values for each, or their sum"
+    metric: Average # that averages its values over the phase
+    f: object # the function of a metric, or the loss
+    name: str
+    then: str # what follows if it is not
+    of_loss: bool = False
+    summed: bool = False # whether it is to be their sum
+
+    def is_settled(self, learn, two) -> bool:
+        "Compare, and warn; also true if it cannot be asked"
+        if self.of_loss and self._is_changed(learn, two): return True
+        ns = [o.sizes[self] for o in two]
+        if any(n is None for n in ns): return True # it has been said that batches count alike
+        if not sum(ns): return False # no targets that count
+        f = self.f if self.of_loss else self.metric.as_called()
+        def together(vals): return summed_or_averaged(vals, ns, self.summed)
+        def now(): return together([float(f(*o.of)) for o in two])
+        was = self._as_run(two, sum(ns), together)
+        try: mean = now() if was is None else was
+        except Exception: return True
+        which = 'the first two batches' if two[1].n==2 else f'batches 1 and {two[1].n}'
+        return check_average(f, self.name, mean, [o.of for o in two], self.then, f'for {which} together',
+            kind='sum' if self.summed else 'average', again=None if was is None else now)
+
+    def _is_changed(self, learn, two):
+        "Whether the loss is not what `f` gives again, of the first batch too if a callback may have changed it"
+        asked = two if _may_change(learn, 'after_loss') else two[1:]
+        return not all(_repeats(self.f, o.of, o.loss) for o in asked)
+
+    def _as_run(self, two, n, together):
+        "What two batches of `n` items have given as they ran; None if that is not known"
+        if not self.of_loss: return self.metric.value if two[1].n==2 and self.metric.count==n else None
+        return None if any(o.loss is None for o in two) else together([float(o.loss) for o in two])
+
+# %% ../../nbs/measure/08_batch_checks.ipynb #Averages
 class Averages:
     """For a `BatchCheck`: compares averages over the first two batches with values for both together. At the end of the
     phase it takes a later batch in place of the second, because the first ones may be of one class"""
@@ -153,69 +192,41 @@ class Averages:
         asked=None, # An `Asked`, of functions that are not asked again
     ):
         self.metrics,self.avg_loss,self.asked = metrics,avg_loss,Asked() if asked is None else asked
-        self.open,self.first,self.late,self.n = None,None,None,0
-        self.summed = False # whether the loss is to be a sum
+        self.open,self.first,self.late,self.n = None,None,None,0 # `open`: the questions that are left
 
-    def _unsaid(self, learn):
-        "What is averaged over something that is not known: metric, function, name, advice"
-        res = [(m, m.func, m.name, "So it depends on the batch size. "
+    def _questions(self, learn):
+        "What is averaged over something that is not known"
+        res = [Question(m, m.func, m.name, "So it depends on the batch size. "
             f"`AccumMetric({m.name})` computes it for all samples at once; an attribute `n_items` of the function "
             "says what else it averages over") for m in self.metrics if not m.says_its_items(learn)]
         if self.avg_loss is not None and average_unknown(learn):
-            f,self.summed = learn.loss_func,is_summed(learn)
-            why = f". {no_sum(f)}" if self.summed else (", as with every loss that compares samples. If it averages "
+            f,summed = learn.loss_func,is_summed(learn)
+            why = f". {no_sum(f)}" if summed else (", as with every loss that compares samples. If it averages "
                 "over something else, such as weights, say so: `f.n_items = lambda targ: weight[targ].sum()`")
-            res.append((self.avg_loss, f, short_name(f), f"So the validation loss depends on the batch size{why}"))
-        return [o for o in res if o[1] not in self.asked]
+            res.append(Question(self.avg_loss, f, short_name(f),
+                f"So the validation loss depends on the batch size{why}", of_loss=True, summed=summed))
+        return [o for o in res if o.f not in self.asked]
 
     def __call__(self, learn) -> bool: # Whether there is nothing left to ask
-        if self.open is None: self.open = self._unsaid(learn)
+        if self.open is None: self.open = self._questions(learn)
         self.n += 1
         if self.open and is_power_of_two(self.n): # the last of these is from the second half
             if (part := _part_of(learn)) is None: return True
             batch = SimpleNamespace(of=(part.pred, *part.yb), n=self.n, loss=self.avg_loss and part.loss,
-                sizes=[o and o[0].n_averaged(part) for o in self.open])
+                sizes={o:o.metric.n_averaged(part) for o in self.open})
             if self.first is None: self.first = batch
             elif self.n==2: self._compare(learn, batch)
             else: self.late = batch
-        return not any(self.open)
+        return not self.open
 
     def finish(self, learn):
         "To be called at the end of the phase"
         if self.late: self._compare(learn, self.late)
 
     def _compare(self, learn, batch):
+        for o in self.open: self.asked.add(o.f)
         with getattr(learn, 'unchanged', keep_random)(), torch.no_grad(): # a loss may have a state
-            for i,o in enumerate(self.open):
-                if o is None: continue
-                self.asked.add(o[1])
-                changed = o[0] is self.avg_loss and self._is_changed(learn, o[1], batch)
-                if changed or self._tell(*o, batch, self.first.sizes[i], batch.sizes[i]): self.open[i] = None
-
-    def _is_changed(self, learn, f, batch):
-        "Whether `f` does not give the loss again, of the first batch too if a callback may have changed it"
-        asked = [self.first, batch] if _may_change(learn, 'after_loss') else [batch]
-        return not all(_repeats(f, o.of, o.loss) for o in asked)
-
-    def _as_run(self, m, two, n, together):
-        "What two batches of `n` items have given as they ran; None if that is not known"
-        if m is not self.avg_loss: return m.value if two[1].n==2 and m.count==n else None
-        return None if any(o.loss is None for o in two) else together([float(o.loss) for o in two])
-
-    def _tell(self, m, f, name, then, batch, n1, n2):
-        "Compare one function; returns whether the question is settled, also if it cannot be asked"
-        if n1 is None or n2 is None: return True # it has been said that batches count alike
-        if not n1+n2: return False # no targets that count
-        two,which = (self.first,batch),'the first two batches' if batch.n==2 else f'batches 1 and {batch.n}'
-        if m is not self.avg_loss: f = m.as_called()
-        summed = self.summed and m is self.avg_loss
-        def together(vals): return summed_or_averaged(vals, (n1, n2), summed)
-        def now(): return together([float(f(*o.of)) for o in two])
-        was = self._as_run(m, two, n1+n2, together)
-        try: mean = now() if was is None else was
-        except Exception: return True
-        return check_average(f, name, mean, [o.of for o in two], then, f'for {which} together',
-            kind='sum' if summed else 'average', again=None if was is None else now)
+            self.open = [o for o in self.open if not o.is_settled(learn, (self.first, batch))]
 
 # %% ../../nbs/measure/08_batch_checks.ipynb #check_own_loss
 def _own_loss(learn, batch):

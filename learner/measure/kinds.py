@@ -53,6 +53,7 @@ def check_several(
 def _numpy(t): # numpy has no bfloat16, and squares of float16 overflow
     return as_single(t).cpu().numpy()
 
+# %% ../../nbs/measure/02_kinds.ipynb #Gathered
 _bundle = 256
 def _and(parts, new, n):
     "A new list, which `new` is the `n`-th to join. Bundles become one tensor each, so that the list stays short"
@@ -70,8 +71,33 @@ def _in_order(parts):
     "What each process has of each batch, batch by batch, as one process gathers it"
     return [o for batch in zip_longest(*parts) for o in batch if o is not None]
 
+class Gathered(Metric):
+    "All predictions and targets of a phase. Abstract"
+    def reset(self):
+        self.preds,self.targs,self.n_batches = [],[],0
+        self.sizes = [] # of the predictions and targets of each batch, `(n_batches, 2)` in pieces
+
+    def add(self, pred, targ):
+        "Take in copies of those of a batch, since loaders and models may use their memory again"
+        _check_joins(self.name, self.preds, pred)
+        _check_joins(self.name, self.targs, targ)
+        self.n_batches = self.n_batches+1
+        sizes = torch.tensor([[len(pred), len(targ)]], device='cpu')
+        self.preds,self.targs,self.sizes = (_and(parts, new, self.n_batches) for parts,new in
+            ((self.preds, pred.clone()), (self.targs, targ.clone()), (self.sizes, sizes)))
+
+    def merge(self,
+        states, # What the metric has gathered in each of several processes
+    ):
+        "Have gathered what all processes have, in the order of one process"
+        states = [o for o in states if o.get('preds')]
+        sizes = [torch.cat(o['sizes']) for o in states]
+        self.preds,self.targs = (_in_order(torch.cat(o[k]).split(n[:,i].tolist()) for o,n in zip(states, sizes))
+            for i,k in enumerate(('preds','targs')))
+        self.sizes,self.n_batches = _in_order(n.split(1) for n in sizes),sum(o['n_batches'] for o in states)
+
 # %% ../../nbs/measure/02_kinds.ipynb #AccumMetric
-class AccumMetric(Metric):
+class AccumMetric(Gathered):
     "A function of all predictions and targets of a phase"
     of_labels = False # `func` averages over labels: tables `(n, n_labels)` are not flattened
     @checked(func=callable, activation=...)
@@ -107,10 +133,17 @@ class AccumMetric(Metric):
         if self.invert_arg: return f'from_sklearn({self.name!r}, axis={axis})'
         return f'AccumMetric({self.name}, dim_argmax={axis})'
     def reset(self):
-        self.preds,self.targs,self.n_batches,self.ignored,self.drops = [],[],0,None,False
-        self.sizes = [] # of the predictions and targets of each batch, `(n_batches, 2)` in pieces
+        super().reset()
+        self.ignored,self.drops = None,False
     def accumulate(self, learn):
-        pred,targ = self.pair(learn)
+        pred,targ = self._measured(*self.pair(learn))
+        if self.ignores:
+            if self.ignored is None: self.ignored = ignored_by(self.func, learn)
+        elif self.drops: self.ignored = ignore_index_of(loss_of(learn))
+        self.add(*self._in_one_shape(pred, targ))
+
+    def _measured(self, pred, targ):
+        "Predictions as `func` takes them, decisions or scores, and targets"
         one_each = pred.numel()==targ.numel()
         if self.activation is not None: pred = self.activation(as_single(pred))
         if self.dim_argmax is not None and not (self.only_scores and one_each):
@@ -122,34 +155,23 @@ class AccumMetric(Metric):
             pred = pred.argmax(dim=self.dim_argmax)
             if self.flatten: pred,targ = flat_pair(pred, targ)
             self.drops = self.flatten or pred.ndim==targ.ndim==1
-        if self.ignores:
-            if self.ignored is None: self.ignored = ignored_by(self.func, learn)
-        elif self.drops: self.ignored = ignore_index_of(loss_of(learn))
-        if self.thresh is not None: pred = pred>self.thresh
-        self.n_batches = self.n_batches+1
-        pred,targ = pred.clone(),targ.clone() # loaders and models may use their memory again
-        alike = (self.of_labels or self.flatten) and pred.numel()==targ.numel()
-        flat = flat_pair(pred, targ) if alike else None # it refuses axes in another order
-        if alike and self.of_labels and targ.ndim==2 and targ.shape[1]>1:
-            pred = pred.reshape(targ.shape) # of which a model may have dropped the axis of a single sample
-        elif alike and self.flatten: pred,targ = flat
-        elif pred.ndim<(self.preds[0].ndim if self.preds else 1):
-            pred = pred[None] # of a single sample, whose axis the model has dropped
-        _check_joins(self.name, self.preds, pred)
-        _check_joins(self.name, self.targs, targ)
-        sizes = torch.tensor([[len(pred), len(targ)]], device='cpu')
-        self.preds,self.targs,self.sizes = (_and(parts, new, self.n_batches)
-            for parts,new in ((self.preds, pred), (self.targs, targ), (self.sizes, sizes)))
+        return (pred if self.thresh is None else pred>self.thresh),targ
+
+    def _in_one_shape(self, pred, targ):
+        "Both as all batches have them: flat, or with the axis of samples"
+        if (self.of_labels or self.flatten) and pred.numel()==targ.numel():
+            flat = flat_pair(pred, targ) # refuses axes in another order
+            if self.of_labels and targ.ndim==2 and targ.shape[1]>1: return pred.reshape(targ.shape),targ
+            if self.flatten: return flat
+        no_axis = pred.ndim<(self.preds[0].ndim if self.preds else 1) # a model may drop that of a single sample
+        return (pred[None] if no_axis else pred),targ
 
     def merge(self,
         states, # What the metric has gathered in each of several processes
     ):
         "Have gathered what all processes have, in the order of one process"
+        super().merge(states)
         states = [o for o in states if o.get('preds')]
-        sizes = [torch.cat(o['sizes']) for o in states]
-        self.preds,self.targs = (_in_order(torch.cat(o[k]).split(n[:,i].tolist()) for o,n in zip(states, sizes))
-            for i,k in enumerate(('preds','targs')))
-        self.sizes,self.n_batches = _in_order(n.split(1) for n in sizes),sum(o['n_batches'] for o in states)
         self.ignored = next((v for o in states if (v := o.get('ignored')) is not None), None)
         self.drops = any(o.get('drops') for o in states)
 

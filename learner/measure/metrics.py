@@ -283,59 +283,13 @@ def _weighted(bundle):
     else: weighted = [v*n for v,n in zip(vs, ns)]
     return zip(weighted, ns.tolist() if isinstance(ns, torch.Tensor) else ns)
 
-# %% ../../nbs/measure/01_metrics.ipynb #AvgMetric
-def _alike(name, how): return (f"`{name}` counts every batch alike, because it finds no tensor in one, and cannot know "
-    f"how many samples there are: write {how}")
-
-class AvgMetric(Metric):
-    "Average of `func(pred, *yb)` over samples, or over what `func` averages over"
-    ignores = False # whether `func` can leave targets out
-    _index = None # the target that does not count, found out with the first batch of a phase
+# %% ../../nbs/measure/01_metrics.ipynb #Average
+class Average(Metric):
+    "The average of values that are taken in batch by batch, each weighted by its number of items. Abstract"
     _total,_count = None,0 # of what has come from the device: a number, or a tensor where values are tensors
     _noted,_bundles = (),() # values and numbers of items that have not; a bundle is a tensor of each
     bundle = 64 # so many notes become one tensor, which takes less memory; each is a copy, which nobody writes into
-    @checked(func=callable)
-    def __init__(self,
-        func, # `func(pred, *targs)` returns the average over a batch
-        name:str=None, # Default: that of `func`
-        higher_is_better:bool=None, # Default: what `func` declares
-    ):
-        self._name = name or func_name(func)
-        self.func = partial(targets_first, func) if is_of_sklearn(func) else func
-        if higher_is_better is None: higher_is_better = getattr(innermost(func), 'higher_is_better', None)
-        self.higher_is_better,self.ignores = higher_is_better,has_argument(func, 'ignore_index')
-        unchecked(func, once=True)
-        self.reset()
-    def reset(self): self._total,self._count,self._noted,self._bundles,self._index = None,0,(),(),None
-    def accumulate(self, learn):
-        yb,settings,kept = learn.yb,{},None
-        if self.ignores:
-            if self._index is None: self._index = ignored_by(self.func, learn)
-            settings,kept = {'ignore_index': self._index},count_kept(yb[0], self._index) if yb else None
-        n = items_of(self.func, *yb)
-        if n is None: n = self.n_averaged(learn) if kept is None else kept
-        try: v = unchecked(self.func)(learn.pred, *yb, **settings)
-        except (AttributeError,TypeError):
-            if of_library(innermost(self.func)): self.pair(learn) # says what it got, where that are no tensors
-            raise
-        self.add(v, n)
-    def says_its_items(self, learn): # The learner after its batch
-        "Whether it is known what the function averages over"
-        return (self.ignores and of_library(innermost(self.func))) or items_of(self.func, *learn.yb) is not None
-    def n_averaged(self, learn): # The learner after its batch
-        "The number of samples in the batch, or of targets that count; 1 if there is no tensor, in predictions neither"
-        if self.ignores and learn.yb: return count_kept(learn.yb[0], self._index)
-        n = n_samples(learn)
-        if n is None: n = find_bs(learn.pred)
-        if n is None: warn(_alike(self.name, "`f.n_items = lambda targ: len(targ)` for the function `f` of the metric"))
-        return 1 if n is None else n
-    def as_called(self):
-        "The function as the batches of this phase call it"
-        return partial(self.func, ignore_index=self._index) if self.ignores else self.func
-    def called_with_axis(self, axis):
-        if type(self) is not AvgMetric: return super().called_with_axis(axis)
-        return f'partial({func_name(self.func)}, axis={axis})' if has_argument(self.func, 'axis') else None
-
+    def reset(self): self._total,self._count,self._noted,self._bundles = None,0,(),()
     def add(self,
         v, # Average over a batch
         n, # Number of items in it: a number, or a tensor on the device
@@ -384,6 +338,58 @@ class AvgMetric(Metric):
         for o in states:
             if o['_count']: self._total,self._count = (self._total or 0.)+o['_total'],self._count+o['_count']
 
+# %% ../../nbs/measure/01_metrics.ipynb #AvgMetric
+def _alike(name, how): return (f"`{name}` counts every batch alike, because it finds no tensor in one, and cannot know "
+    f"how many samples there are: write {how}")
+
+class AvgMetric(Average):
+    "Average of `func(pred, *yb)` over samples, or over what `func` averages over"
+    ignores = False # whether `func` can leave targets out
+    _index = None # the target that does not count, found out with the first batch of a phase
+    @checked(func=callable)
+    def __init__(self,
+        func, # `func(pred, *targs)` returns the average over a batch
+        name:str=None, # Default: that of `func`
+        higher_is_better:bool=None, # Default: what `func` declares
+    ):
+        self._name = name or func_name(func)
+        self.func = partial(targets_first, func) if is_of_sklearn(func) else func
+        if higher_is_better is None: higher_is_better = getattr(innermost(func), 'higher_is_better', None)
+        self.higher_is_better,self.ignores = higher_is_better,has_argument(func, 'ignore_index')
+        unchecked(func, once=True)
+        self.reset()
+    def reset(self):
+        super().reset()
+        self._index = None
+    def accumulate(self, learn):
+        yb,settings,kept = learn.yb,{},None
+        if self.ignores:
+            if self._index is None: self._index = ignored_by(self.func, learn)
+            settings,kept = {'ignore_index': self._index},count_kept(yb[0], self._index) if yb else None
+        n = items_of(self.func, *yb)
+        if n is None: n = self.n_averaged(learn) if kept is None else kept
+        try: v = unchecked(self.func)(learn.pred, *yb, **settings)
+        except (AttributeError,TypeError):
+            if of_library(innermost(self.func)): self.pair(learn) # says what it got, where that are no tensors
+            raise
+        self.add(v, n)
+    def says_its_items(self, learn): # The learner after its batch
+        "Whether it is known what the function averages over"
+        return (self.ignores and of_library(innermost(self.func))) or items_of(self.func, *learn.yb) is not None
+    def n_averaged(self, learn): # The learner after its batch
+        "The number of samples in the batch, or of targets that count; 1 if there is no tensor, in predictions neither"
+        if self.ignores and learn.yb: return count_kept(learn.yb[0], self._index)
+        n = n_samples(learn)
+        if n is None: n = find_bs(learn.pred)
+        if n is None: warn(_alike(self.name, "`f.n_items = lambda targ: len(targ)` for the function `f` of the metric"))
+        return 1 if n is None else n
+    def as_called(self):
+        "The function as the batches of this phase call it"
+        return partial(self.func, ignore_index=self._index) if self.ignores else self.func
+    def called_with_axis(self, axis):
+        if type(self) is not AvgMetric: return super().called_with_axis(axis)
+        return f'partial({func_name(self.func)}, axis={axis})' if has_argument(self.func, 'axis') else None
+
 # %% ../../nbs/measure/01_metrics.ipynb #loss_items
 def loss_items(
     learn, # The learner after its batch
@@ -393,7 +399,7 @@ def loss_items(
     return n_items(learn, count or getattr(getattr(learn, 'recorder', None), 'count', None))
 
 # %% ../../nbs/measure/01_metrics.ipynb #AvgLoss
-class AvgLoss(AvgMetric):
+class AvgLoss(Average):
     "Average of the loss, as for all samples at once; of a loss that is a sum: the sum for a sample"
     higher_is_better = False
     of_loss = True

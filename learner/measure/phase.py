@@ -18,7 +18,7 @@ from ..core.checks import signature
 from ..core.attendance import note_of_raiser
 from ..values.copies import copied
 from ..model.loss_properties import n_samples
-from .metrics import AvgMetric,HeldMetrics,attributes_of,held,set_attributes
+from .metrics import Average,HeldMetrics,attributes_of,held,set_attributes
 
 # %% ../../nbs/measure/06_phase.ipynb #Skipped
 def cancelled_by(
@@ -117,7 +117,7 @@ def _settings(m): return signature(type(m).__init__).parameters
 def gathered(m):
     "What the metric `m` has gathered since its `reset`"
     if _knows_state(m): return m.state_dict()
-    if isinstance(m, AvgMetric): m.settle()
+    if isinstance(m, Average): m.settle()
     settings = _settings(m)
     def is_state(k, v): return isinstance(v, _numbers) or (isinstance(v, _containers) and k not in settings)
     return {k:v for k,v in attributes_of(m).items() if is_state(k, v)}
