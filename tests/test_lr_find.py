@@ -168,6 +168,17 @@ def test_not_inside_a_fit():
     learn = mk(cbs=Callback(after_batch=lambda self: self.learn.lr_find()))
     with pytest.raises(RuntimeError, match='cannot start inside a running `fit`'): learn.fit(1)
 
+@pytest.mark.parametrize('run', ['lr_find','validate','smoke'])
+def test_a_stopped_fit_is_not_resumed_inside_another_run(run):
+    learn = mk()
+    def stop(cb): cb.learn.stop_soon()
+    learn.fit(2, cbs=Callback(before_batch=stop))
+    at,weights = learn.at,frozen(learn.model.state_dict())
+    learn.add_cb(Callback(before_batch=lambda cb: cb.learn.resume()))
+    with torch.enable_grad(), pytest.raises(RuntimeError, match='`resume` cannot start inside a running'):
+        dict(lr_find=partial(learn.lr_find, show_plot=False), validate=learn.validate, smoke=learn.smoke)[run]()
+    assert learn.at is at and learn.mode is None and frozen(learn.model.state_dict())==weights
+
 def test_callbacks_with_only_fit_are_not_called():
     class Quiet(Trace): only_fit = True
     quiet,trace = Quiet(),Trace()

@@ -355,7 +355,7 @@ def test_another_optimizer_is_asked_for(name, v):
     setattr(learn, name, v)
     for train in learn.fit,learn.lr_find:
         with pytest.raises(ValueError, match=rf'`learn.{name}` changed after the optimizer was made'): train(1)
-    assert learn.fit(1, reset_opt=True).opt_as_made.of[name] is v
+    assert learn.fit(1, reset_opt=True).opt_as_made.args[name] is v
     copy.deepcopy(learn).fit(1)
 
 @pytest.mark.parametrize('name,right', [('callbacks', 'cbs'), ('loss_fn', 'loss_func'), ('opt_fun', 'opt_func'),

@@ -22,6 +22,7 @@ from fastcore.basics import patch
 from fastcore.foundation import L
 from ..core.checks import brief,listed,nearest,one_of,signature,whole
 from ..data.generators import keep_random
+from ..loop.fitting import check_idle
 from ..loop.learner import Learner
 from ..record.history import History,Row,is_loss,missing,no_results
 from ..record.progress import ProgressCallback
@@ -255,7 +256,7 @@ def _streams(vary):
 
 def _check_learner(learn, fit, model, args):
     "Refuse what cannot be trained several times"
-    if learn.mode is not None: raise RuntimeError(f"`seeds` cannot start inside a running `{learn.mode}`")
+    check_idle(learn, 'seeds')
     if not callable(method := getattr(Learner, str(fit), None)):
         near = nearest(fit, [o for o in dir(Learner) if 'fit' in o])
         raise ValueError(f"`fit` is the name of a method that trains, but got {brief(fit)}.{near}")

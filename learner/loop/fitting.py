@@ -39,27 +39,29 @@ from .route import StopForNow,running
 class Made:
     "The optimizer as it was made, or the last fit has left it: to tell what was assigned, or written into it, since"
     opt:Any=None                           # The optimizer
-    of:dict=field(default_factory=dict)    # What it was made with, by name
+    args:dict=field(default_factory=dict)  # What it was made with, by name
     rates:dict=field(default_factory=dict) # Its learning rates and weight decay, as far as known
-    lr:Any=None                            # The very object in `learn.lr` that it brought along, where none was given
+    own_lr:Any=None                        # The very object in `learn.lr` that it brought along, where none was given
 
 opt_attrs = 'opt','lr','opt_as_made' # attributes that `create_opt` sets
+
+def is_ready(opt_func): return isinstance(opt_func, torch.optim.Optimizer)
 
 class OptimizerMixin(FreezeMixin, InferenceMixin):
     "Makes the optimizer, and sets its hyper-parameters"
     opt_as_made = Made()
     model_in_fit = None # the model of which `check_opt` knows in this fit that the optimizer trains it
-    def _named(self): return named_params(self.model)
+    def _named(self): return named_params(self.model) # for `FreezeMixin`
 
     def create_opt(self):
         "Make a new optimizer; one that was given as it is starts anew, except for the first time"
         load_optimizers()
         old = self.opt
         to_eval(old) # a new one begins with the weights that are in use
-        again = self.opt is self.opt_func # the same one, which may be in the middle of a schedule
-        no_lr = self.lr is None or (self.lr is self.opt_as_made.lr and not again)
-        if isinstance(self.opt_func, torch.optim.Optimizer):
-            if again: clear_state(self.opt)
+        same = self.opt is self.opt_func # which may be in the middle of a schedule
+        no_lr = self.lr is None or (self.lr is self.opt_as_made.own_lr and not same)
+        if is_ready(self.opt_func):
+            if same: clear_state(self.opt)
             self.opt = self.opt_func
         else:
             no_decay = () if self.wd_bn_bias else norm_bias_params(self.model)
@@ -68,8 +70,8 @@ class OptimizerMixin(FreezeMixin, InferenceMixin):
         if no_lr:
             lrs = get_hyper(self.opt, 'lr')
             self.lr = lrs[0] if len({*lrs})==1 else lrs
-        of = {k:getattr(self, k) for k in ('opt_func','splitter','wd_bn_bias')}
-        self.note_made(of=of, lr=self.lr if no_lr else self.opt_as_made.lr)
+        args = {k:getattr(self, k) for k in ('opt_func','splitter','wd_bn_bias')}
+        self.note_made(args=args, own_lr=self.lr if no_lr else self.opt_as_made.own_lr)
         self.note_opt()
         if self.mode=='fit': self._take_over_rates(old)
         return self.opt
@@ -85,7 +87,7 @@ class OptimizerMixin(FreezeMixin, InferenceMixin):
     def _take_over_rates(self, old):
         "Let an optimizer that was made during a fit train with the rates that the `old` one has reached"
         start = self.route.fit_start
-        start.made,start.of_made = self.opt,all_hypers(self.opt)
+        start.new_opt,start.outside_of_new = self.opt,all_hypers(self.opt)
         for k,began in start.rates.items():
             if k not in hypers(self.opt): continue
             v = get_hyper(old, k) if old is not None and k in hypers(old) else began
@@ -97,11 +99,12 @@ class OptimizerMixin(FreezeMixin, InferenceMixin):
         "See that the optimizer trains this model, and not one that it was before"
         known = {*map(id, params_of(self.opt))}
         ours = [id(p) in known for g in self.param_groups() for p in g]
-        if any(ours) if isinstance(self.opt_func, torch.optim.Optimizer) else all(ours): return
-        why = "if they are new, write `fit(…, reset_opt=True)`"
-        if self.mode is not None: why = "what replaces the model in the middle of a fit calls `learn.create_opt()` then"
-        if isinstance(self.opt_func, torch.optim.Optimizer): why = "the optimizer in `opt_func` was made of others. " \
-            f"Make it of `model.parameters()`, or write `opt_func=torch.optim.{short_name(self.opt_func)}`"
+        ready = is_ready(self.opt_func)
+        if (any if ready else all)(ours): return
+        if ready: why = ("the optimizer in `opt_func` was made of others. Make it of `model.parameters()`, or write "
+            f"`opt_func=torch.optim.{short_name(self.opt_func)}`")
+        elif self.mode is None: why = "if they are new, write `fit(…, reset_opt=True)`"
+        else: why = "what replaces the model in the middle of a fit calls `learn.create_opt()` then"
         raise ValueError(f"`model` has parameters that `opt` does not know, so that they would not be trained: {why}")
 
     def train_all(self):
@@ -114,8 +117,8 @@ class OptimizerMixin(FreezeMixin, InferenceMixin):
     def spare_norms(self):
         "Take norms and biases out of weight decay, unless `wd_bn_bias`; also of an optimizer that was given ready"
         if self.wd_bn_bias: return
-        ready = isinstance(self.opt_func, torch.optim.Optimizer) and not is_split(self.opt.param_groups)
-        decays = ready and any(get_hyper(self.opt, 'wd'))
+        unsplit = is_ready(self.opt_func) and not is_split(self.opt.param_groups)
+        decays = unsplit and any(get_hyper(self.opt, 'wd'))
         spare(self.opt, norm_bias_params(self.model))
         if decays and is_split(self.opt.param_groups): warn("The optimizer in `opt_func` decays all parameters. Where "
             "a `wd` is set, norms and biases are spared from then on: `Learner(…, wd_bn_bias=True)` lets them decay")
@@ -220,7 +223,7 @@ def ready_to_train(learn): # A learner that is to train
         learn.create_opt()
         learn.note_opt() # a `create_opt` of a subclass may not have done so
         go_with_params(learn.opt)
-    changed = [f'`learn.{k}`' for k,v in learn.opt_as_made.of.items() if getattr(learn, k) is not v]
+    changed = [f'`learn.{k}`' for k,v in learn.opt_as_made.args.items() if getattr(learn, k) is not v]
     if changed: raise ValueError(
         f"{' and '.join(changed)} changed after the optimizer was made, which would be used on: "
         "`learn.create_opt()` makes a new one, as `fit(…, reset_opt=True)` does")
@@ -252,7 +255,10 @@ def check_rates(
         v,ours = get_hyper(opt, k),getattr(learn, k)
         if ours is None or (not assigned and _as_left(opt, k, v, made.rates.get(k, v), ours)): continue
         shown = v[0] if len({*v})==1 else v
-        if k=='lr' and ours is made.lr and not assigned: learn.lr = shown; learn.note_made(lr=shown); continue
+        if k=='lr' and ours is made.own_lr and not assigned:
+            learn.lr = shown
+            learn.note_made(own_lr=shown)
+            continue
         if v==values_for(first_groups(opt), ours, k): continue
         what = dict(lr='learning rate', wd='weight decay')[k]
         told = (f"The optimizer that was assigned to `learn.opt` has the {what} {shown}" if assigned
@@ -269,6 +275,10 @@ def warn_untrained(learn, before): # Ids of the model's parameters before the fi
         "not know them: what replaces layers in a fit calls `learn.create_opt()` then")
 
 # %% ../../nbs/loop/07_fitting.ipynb #run_fit
+def check_idle(learn, name, hint=""): # `name`: of a method
+    "Refuse to start within a fit, or within another run"
+    if learn.mode is not None: raise RuntimeError(f"`{name}` cannot start inside a running `{learn.mode}`{hint}")
+
 def fit_bounds(n_epoch, start_epoch, n_iter, n_step) -> Bounds:
     "Bounds of a fit; without `n_epoch` there are as many epochs as the others need"
     if n_epoch is None and n_iter is None and n_step is None:
@@ -289,27 +299,29 @@ def prepare(learn, bounds):
         raise ValueError("`n_iter` bounds the training batches that `TrainEvalCallback` counts, and there is none: "
             "write `learn.add_cb(TrainEvalCallback)`")
 
-def begins_with(learn, stopped, lr, wd, by_fit): # As in `run_fit`
+def starting_hypers(learn, stopped, lr, wd, by_fit): # As in `run_fit`
     "Hyper-parameters with which a fit begins, for each group; and those of them that change where it resumes"
     if stopped is not None:
         overrides = overrides_of(learn, stopped, lr, wd, by_fit)
         return stopped.position.hypers_and_grads.rates | overrides, overrides
     given = {k for k,v in dict(lr=lr, wd=wd).items() if v is not None}
-    check_rates(learn, {'lr','wd'} - given - scheduled_in(learn, (None,False)))
-    if vain := sorted(given & scheduled_in(learn, [False])): warn(f"{listed(vain)} of this fit "
+    fixed,unknown = scheduled_in(learn, [False]),scheduled_in(learn, [None])
+    check_rates(learn, {'lr','wd'} - given - fixed - unknown)
+    if vain := sorted(given & fixed): warn(f"{listed(vain)} of this fit "
         f"{'is' if len(vain)==1 else 'are'} not used: a schedule sets other values in each batch. "
         "Leave it out, or change the schedule")
     learn.note_opt()
     return given_hypers(learn, wd=learn.wd if wd is None else wd, lr=learn.lr if lr is None else lr), {}
 
 def put_hypers(learn, asked, stopped):
-    "Set what `begins_with` has returned, and note the rates of the fit"
-    was_split = None if stopped is None else is_split(stopped.position.hypers_and_grads.groups)
+    "Set what `starting_hypers` has returned, and note the rates of the fit"
+    saved = stopped and stopped.position.hypers_and_grads.groups
     for k,v in asked.items():
         if stopped is not None:
             v = with_added(learn.opt, k, v)
             if get_hyper(learn.opt, k)==v: continue
-        if was_split is is_split(learn.opt.param_groups): set_hyper(learn.opt, k, v) # and groups stay as they are
+        stay = saved and is_split(saved)==is_split(learn.opt.param_groups) # groups, as they are
+        if stay: set_hyper(learn.opt, k, v)
         else: learn.set_hyper(k, v)
     rates = [k for k in ('wd','lr') if k in hypers(learn.opt)]
     learn.route.fit_start.rates = {k:asked.get(k) or get_hyper(learn.opt, k) for k in rates} # spared groups have 0
@@ -326,7 +338,7 @@ def run_fit(learn,
     if stopped is not None: stopped.check_within(bounds)
     prepare(learn, bounds)
     for cb in [*learn.cbs]: cb('prepare_fit') # called directly: no scope is running yet
-    asked,overrides = begins_with(learn, stopped, lr, wd, by_fit)
+    asked,overrides = starting_hypers(learn, stopped, lr, wd, by_fit)
     learn.route.begin(stopped, overrides, by_fit) # makes a new `FitStart`, which the lines below fill
     with learn.fitting('fit'), learn.added_cbs(replaced_pieces(learn)):
         warn_recomputed(learn)
@@ -402,9 +414,9 @@ class StopMixin(OptimizerMixin):
                 self.searches.end()
                 self.model_in_fit = None
                 began = self.route.fit_start
-                for o,values in (opt, outside),(began.made, began.of_made):
+                for o,values in (opt, outside),(began.new_opt, began.outside_of_new):
                     for k,v in (values or {}).items(): set_hyper(o, k, with_added(o, k, v))
-                began.made = None
+                began.new_opt = None
                 self.note_opt()
 
 # %% ../../nbs/loop/07_fitting.ipynb #FitMixin
@@ -433,8 +445,7 @@ class FitMixin(StopMixin):
             reset_opt=reset_opt, start_epoch=start_epoch, n_iter=n_iter, n_step=n_step)
         with HeldInterrupt(self) as held:
             bounds = fit_bounds(n_epoch, start_epoch, n_iter, n_step)
-            if self.mode is not None: raise RuntimeError(f"`fit` cannot start inside a running `{self.mode}`: "
-                "train another Learner, or `raise CancelFitException` and start when it is over")
+            check_idle(self, 'fit', ": train another Learner, or `raise CancelFitException` and start when it is over")
             check_parts(self)
             before = list(self.cbs)
             with self.added_cbs(cbs):
@@ -453,6 +464,7 @@ class FitMixin(StopMixin):
     ):
         """Continue the fit that was stopped, exactly where it was, with what you have changed meanwhile.
         Where a schedule sets a hyper-parameter that has changed, the rest of the schedule is scaled"""
+        check_idle(self, 'resume')
         stopped = self.route.stopped
         if stopped is None:
             raise RuntimeError("There is nothing to resume: no fit was stopped after its first batch was drawn, "

@@ -34,7 +34,7 @@ from ..restore.snapshot import keep_loaders,keep_model_and_loss,unmoved
 class NoPeers:
     "In the place of `Peers`, the other processes of a run, where there are none; it is false"
     deal = shards = stops = None
-    pausing = staticmethod(nullcontext) # around what is due at a pause, with a list of it as argument
+    pausing = nullcontext # around what is due at a pause, with a list of it as argument
     noting = nullcontext # around the note of a position in training
     def __bool__(self): return False
     def decided(self, f): return f()
@@ -228,13 +228,14 @@ class Phases(LoopState):
         training, # Whether the phase trains
     ):
         "Begin a phase: loader, lengths, `training`; `stop_at` is where it stops, None where the loader ends by itself"
-        n,most = length(dl),self.batch_limit('train' if training else 'valid')
+        n,limit = length(dl),self.batch_limit('train' if training else 'valid')
         if training:
-            self.n_train = up_to(n, most) # of a whole epoch
+            self.n_train = up_to(n, limit) # of a whole epoch
             if self.n_train_iter is not None:
-                most = up_to(self.n_train_iter-self.train_iter, most) # until the fit is over
-        self.stop_at = most if most is not None and (n is None or most<n) else None
-        self.dl_name,self.dl,self.n_iter,self.training = name,dl,n if self.stop_at is None else most,training
+                limit = up_to(self.n_train_iter-self.train_iter, limit) # until the fit is over
+        self.stop_at = limit if limit is not None and (n is None or limit<n) else None
+        self.n_iter = n if self.stop_at is None else limit
+        self.dl_name,self.dl,self.training = name,dl,training
 
     def batch_limit(self,
         phase:str, # `train` or `valid`
@@ -296,8 +297,8 @@ def loss_and_pred(learn, out):
     "Loss of the running batch, and the predictions in `out`, what the model returned"
     f = learn.loss_func
     pred = predictions(out) if f is None or takes_tensors(f) else out
-    takes_them = f is not None and (learn.yb or (learn.mode!='predict' and needs_no_targets(f)))
-    if takes_them: return f(pred, *learn.yb),pred
+    by_loss_func = f is not None and (learn.yb or (learn.mode!='predict' and needs_no_targets(f)))
+    if by_loss_func: return f(pred, *learn.yb),pred
     loss = own_loss(out)
     if loss is None and learn.mode!='predict': raise ValueError(no_loss(learn, out))
     return loss,pred

@@ -5,7 +5,7 @@ A run that was stopped can be resumed as if it had never been stopped, if it is 
 A `Position` is all of that, in parts. `Counters`, `Bounds` and `HypersAndGrads` have a reader `of(learn)` and a writer `put(learn)` side by side; for the other parts, the table in the notebook says who puts them back. Weights and the optimizer's state are not part of it: in memory they are where they were, and a file adds them.
 
 - **When it is taken:** by `Position.of`, after training and after each epoch; between two batches only if something is to be done there, such as a stop or a checkpoint. `complete` adds what only a position that is used needs, such as the settings of the fit.
-- **What puts it back:** `Position.put`, in the fit that resumes.
+- **What puts it back:** the fit that resumes, by `Bounds.put` when it begins, and by `Position.put` when it arrives.
 
 The notebook says when each part is taken; what a file holds besides is listed in `resume.saved_run`."""
 
@@ -86,13 +86,14 @@ class HypersAndGrads:
     rates:dict   # `lr` and `wd` with which the fit began
     groups:list  # All values of each parameter group
     grads:dict   # Gradients that wait for their step, by parameter
-    outside_of_made:dict|None=None # As `outside`, of an optimizer that was made during the fit; not in files
+    outside_of_new:dict|None=None # As `outside`, of an optimizer that was made during the fit; not in files
 
     @classmethod
     def of(cls, learn, with_grads=True):
         values = [*map(values_in, learn.opt.param_groups)]
-        grads,began = _waiting_grads(learn.opt) if with_grads else {},learn.route.fit_start
-        return cls(began.outside, began.rates, values, grads, began.of_made)
+        grads = _waiting_grads(learn.opt) if with_grads else {}
+        began = learn.route.fit_start
+        return cls(began.outside, began.rates, values, grads, began.outside_of_new)
 
     def put(self, learn):
         opt,shared = learn.opt,{}
@@ -103,7 +104,7 @@ class HypersAndGrads:
 
     def changed(self, learn):
         "Hyper-parameters that were changed since the fit was stopped, with None for groups that were not"
-        was,now = self.outside_of_made or self.outside,learn.route.fit_start.outside
+        was,now = self.outside_of_new or self.outside,learn.route.fit_start.outside
         both = {k:list(zip(v, now[k])) for k,v in was.items() if k in now} # a fit may have added groups
         return {k:[None if new==old else new for old,new in vs] for k,vs in both.items() if any(a!=b for a,b in vs)}
 
@@ -320,11 +321,11 @@ class Position:
     ):
         "Read where `learn` is"
         loader = _before_pass(learn) if draws is None else draws.state(batch)
-        opt,seen,others,modules = HypersAndGrads.of(learn, next=='batch'),{},[],{}
+        hypers,seen,others,modules = HypersAndGrads.of(learn, next=='batch'),{},[],{}
         state = copied(learn.state, seen=seen, others=others) if learn.state else {}
         callbacks = callback_states(learn.cbs.items, seen, others, modules) # a plain list: it is read at each pause
         results = learn.results if isinstance(learn.results, Row) else copied(learn.results) # of a callback
-        return cls(next, batch, announced, exact, Counters.of(learn), Bounds.of(learn), opt, loader,
+        return cls(next, batch, announced, exact, Counters.of(learn), Bounds.of(learn), hypers, loader,
             results, state, callbacks, modules=modules,
             others=tuple([(o, digest(o)) for o in others]) if others else ())
 

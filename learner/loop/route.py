@@ -63,10 +63,11 @@ class Whereabouts(WayBack):
         learn = self.learn
         draws,i = self.outer_pass or (self.draws,learn.iter)
         if draws is None or not draws.at_start: return None
-        done = learn.train_iter-learn.epoch_start # batch `i` too, once `TrainEvalCallback` has counted it
-        at = Position.of(learn, 'batch', i+1 if done>i else i, draws=draws, exact=False).complete(learn)
+        counted = learn.train_iter-learn.epoch_start>i # by `TrainEvalCallback`: batch `i` is done
+        at = Position.of(learn, 'batch', i+counted, draws=draws, exact=False).complete(learn)
         # pieces of the user's may leave half a batch outside of the scope `batch`, in which a cut is noted
-        if done>i or not (self.cut_batch or own_pieces(learn)): return at
+        half = not counted and (self.cut_batch or own_pieces(learn))
+        if not half: return at
         return replace(at, hypers_and_grads=replace(at.hypers_and_grads, grads={})) # those of half a batch
 
     def position_at_end(self):
@@ -140,21 +141,28 @@ class Pauses(Whereabouts):
         waiting.append(Request(f, stops, in_parts, anywhere))
     def withdraw(self, f): self.requests = [o for o in self.requests if o.f!=f]
 
-    def pause(self, before, batch=0, announced=False):
+    def pause(self, before):
         "Nothing is half done: note the position, do what was asked for. `before` is what comes next, as in `Position`"
-        learn,within = self.learn,before=='batch' # a phase
-        resumable = learn.mode=='fit' and (learn.training or not within)
-        moves = resumable and within # the next batch begins
-        if moves: self.resume_point = None # read below, if it is needed, when others have given their part of gradients
-        elif resumable: self.resume_point = Position.of(learn, before)
-        if not (self.requests and (due := self.due_requests(resumable))): return
+        resumable = self.learn.mode=='fit'
+        if resumable: self.resume_point = Position.of(self.learn, before)
+        if self.requests and (due := self.due_requests(resumable)):
+            with self.peers.pausing(due): self._carry_out(due)
+
+    def pause_in_phase(self, batch): # Index of the batch before which it is, whose `before_draw` has been fired
+        "The same within a phase, where the position is noted only if something is due"
+        resumable = self.learn.mode=='fit' and self.learn.training
+        if resumable: self.resume_point = None
+        if not (due := self.due_requests(resumable)): return
         with self.peers.pausing(due): # a model may be divided
-            if moves:
-                with self.peers.noting(): self.resume_point = self.here(batch, announced)
-            for o in due:
-                self.requests.remove(o) # not all at once: if one fails, a stop that is still waiting is not lost
-                o.f()
-        if moves: self.resume_point = None # not after a stop, which is an exception: the fit is resumed here
+            if resumable:
+                with self.peers.noting(): self.resume_point = self.here(batch, announced=True)
+            self._carry_out(due)
+        if resumable: self.resume_point = None # not after a stop, which is an exception: the fit is resumed here
+
+    def _carry_out(self, due):
+        for o in due:
+            self.requests.remove(o) # not all at once: if one fails, a stop that is still waiting is not lost
+            o.f()
 
     def due_requests(self, resumable):
         "What can be done now, stops last; where the fit is not `resumable`, only stops, and only some of them"
@@ -290,7 +298,7 @@ class ResumableRoute(Pauses):
                 try: learn('before_draw')
                 except StopIteration as e: raise not_to_stop(e) from e
                 if fit: self.resume_point = None # a position that was noted in it is over
-            if self.requests: self.pause(before='batch', batch=i, announced=True)
+            if self.requests: self.pause_in_phase(i)
             try: b = next(it, END)
             except BaseException: self._not_drawn(i); raise
             if b is END: check_drawn(learn, i); break

@@ -21,7 +21,7 @@ from ..core.callback import Callback
 from ..data.loaders import check_starts_anew
 from ..core.events import CancelFitException
 from ..loop.interrupt import HeldInterrupt
-from ..loop.fitting import ready_to_train
+from ..loop.fitting import check_idle,ready_to_train
 from ..loop.learner import Learner
 from ..measure.advice import ShapeCheck
 from ..measure.metrics import AvgSmoothLoss,loss_items
@@ -189,7 +189,7 @@ def lr_find(self:Learner,
     suggest_funcs=SuggestionMethod.Valley, # One or more `f(lrs, losses, num_it)` returning a rate or `(rate, point)`
 ) -> SuggestedLRs: # `learn.lr_find().valley`; None where there are too few points
     "Train with a growing learning rate, and suggest one. Weights, optimizer, generators and history are restored"
-    if self.mode is not None: raise RuntimeError(f"`lr_find` cannot start inside a running `{self.mode}`")
+    check_idle(self, 'lr_find')
     finder,funcs = LRFinder(start_lr, end_lr, num_it, stop_div),_named(suggest_funcs)
     check_starts_anew('train', self.dls.train, '`lr_find` would use it up')
     ready_to_train(self)

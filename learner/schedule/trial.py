@@ -21,7 +21,7 @@ from ..core.callback_list import bring_back
 from ..core.checks import checked
 from ..values.functions import module_internals
 from ..data.loaders import check_starts_anew,twin
-from ..loop.fitting import opt_attrs
+from ..loop.fitting import check_idle,opt_attrs
 from ..loop.interrupt import HeldInterrupt
 from ..loop.learner import Learner
 from ..restore.snapshot import OptSnapshot,Snapshot
@@ -101,7 +101,7 @@ def trial(
     name:str='smoke', # What the method is called
 ):
     "In it, fits have `n` batches and no callbacks that write files or show progress. Everything is restored at the end"
-    if learn.mode is not None: raise RuntimeError(f"`{name}` cannot start inside a running `{learn.mode}`")
+    check_idle(learn, name)
     dls = learn.dls
     for k,o in (('train', dls.train), *dls.valids.items()): check_starts_anew(k, o, 'a trial would use it up')
     learn.to_device()
