@@ -77,8 +77,11 @@ class Gathered(Metric):
         self.preds,self.targs,self.n_batches = [],[],0
         self.sizes = [] # of the predictions and targets of each batch, `(n_batches, 2)` in pieces
 
-    def add(self, pred, targ):
-        "Take in copies of those of a batch, since loaders and models may use their memory again"
+    def add(self,
+        pred, # Predictions of a batch
+        targ, # Its targets
+    ):
+        "Take in copies, since loaders and models may use their memory again"
         _check_joins(self.name, self.preds, pred)
         _check_joins(self.name, self.targs, targ)
         self.n_batches = self.n_batches+1
