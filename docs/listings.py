@@ -230,8 +230,8 @@ listings = dict(doors=doors, gallery=gallery, by_name=by_name, by_task=by_task, 
     callbacks=callbacks, metrics=metrics, schedules=schedules, errors=errors, events=event_table, scopes=scopes)
 
 class Listing(SphinxDirective):
-    "`{listing} name` stands for what the function `name` says in Markdown"
-    required_arguments = 1
+    "`{listing} name` stands for what the function `name` says in Markdown; readers of the notebook see what is in it"
+    required_arguments,has_content = 1,True
     def run(self):
         text = '\n'.join(listings[self.arguments[0]](self.env))
         return self.parse_text_to_nodes(text, allow_section_headings=True)
