@@ -1,6 +1,6 @@
 """Every moment of training that a callback can act on, and the exceptions that end a part of it early
 
-Training consists of seven **scopes**, nested up to five deep: a `fit` has epochs, an `epoch` trains and then validates, `train` and `validate` iterate over batches, and a training `batch` has a `backward` and a `step`.
+Training consists of seven **scopes**: a `fit` has epochs, an `epoch` trains and then validates, `train` and `validate` iterate over batches, and a training `batch` has a `backward` and a `step`.
 Every scope `x` has the same shape:
 
     before_x, its body             the exception that cancels x leads to after_cancel_x
