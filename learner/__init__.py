@@ -1,6 +1,6 @@
 """Trains PyTorch models: callbacks can change any step, runs stop and resume exactly, typos fail early
 
-`learner` trains PyTorch models, from a notebook or a script. It takes any `nn.Module`, any iterable of batches and any `torch.optim` optimizer, and runs the training loop. Everything else is a callback, which can read and change what the loop is doing.
+`learner` trains PyTorch models, from a notebook or a script. It takes any `nn.Module`, any iterable of batches and any `torch.optim` optimizer, and runs the training loop. Callbacks read and change what it does.
 
 Everything comes from one import, `from learner.all import *`.
 

@@ -1,1 +1,1 @@
-"Ways to train better, or with less memory, each a callback"
+"Ways to train better, or with less memory: callbacks and optimizers"
