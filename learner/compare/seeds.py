@@ -1,6 +1,6 @@
 """The same training several times, where only the random numbers of one kind are others
 
-Two trainings with the same settings end with different results, because their random numbers differ: initial weights, the order of the samples, dropout. How large is that difference? `learn.seeds` trains several times and varies the random numbers of one kind, or of all kinds:
+Two runs with the same settings end with different results, because their random numbers differ: initial weights, the order of the samples, dropout. How large is that difference? `learn.seeds` trains several times and varies the random numbers of one kind, or of all kinds:
 
     a = learn.seeds(5, 3)                       # five times three epochs, everything varies
     b = learn.seeds(5, 3, lr=1e-2)              # arguments of `fit` can be changed

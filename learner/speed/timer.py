@@ -1,6 +1,6 @@
 """How long the phases of a batch take, on the CPU and on a GPU that works on its own
 
-Before a training is made faster, it should be known what is slow: waiting for batches, the forward pass, the
+Before training is made faster, it should be known what is slow: waiting for batches, the forward pass, the
 backward pass, or the step. A `Timer` measures them in each training batch, and can print as it runs.
 `learn.profile()`, in the part `inspect`, tells more: it is built on the same `PhaseTimes`.
 

@@ -1,1 +1,1 @@
-"What values of any kind consist of, whose they are, and how they are copied and compared"
+"What values of any kind consist of, who wrote them, and how they are copied and compared"
