@@ -1014,7 +1014,7 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
                   'Parameters:\n'
                   '\n'
                   '- `parent`: The learner that was copied\n'
-                  "- `fork`: the whole run is logged again, in the fork's own place",
+                  '- `fork`: the fork logs the whole run, in its own place',
  'Logger.is_there': 'Parameters:\n\n- `state`: Of this logger, where the run resumes',
  'Logger.load_state_dict': 'Restore attributes; modules, optimizers and parameters keep their identity\n'
                            '\n'

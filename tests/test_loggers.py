@@ -82,6 +82,29 @@ def test_a_logger_is_finished_also_after_an_error_and_knows_it(tmp_path, exc):
     fitted(tmp_path, log, n_epoch=1)
     assert log.heard[-1]==('finish', None)
 
+class Full(Listed):
+    "Writes to a disk that gets full"
+    full = None
+    def log(self, row, step, kind):
+        if self.full=='log': raise OSError(errno.ENOSPC, 'No space left')
+        super().log(row, step, kind)
+    def finish(self):
+        super().finish()
+        if self.full=='finish': raise OSError(errno.ENOSPC, 'No space left')
+
+@pytest.mark.parametrize('what', ['log','finish'])
+def test_a_logger_that_cannot_write_the_last_losses_is_finished_and_ready_for_the_next_fit(tmp_path, what):
+    log,stop = Full(batches=1),Raise('after_loss', CancelFitException, n=4)
+    log.every = 600. # the first batch is logged at once, the others where the fit ends
+    fill = Callback(before_batch=lambda self: self.learn.train_iter and setattr(log, 'full', what))
+    with pytest.raises(OSError, match='No space') as e: fitted(tmp_path, [log, fill, stop])
+    assert 'raised by `Full.cleanup_fit`' in e.value.__notes__ and log.rec is None
+    assert [o[0] for o in log.heard]==['start', 'params', 'batch', *['batch']*2*(what=='finish'), 'finish']
+    log.full = log.learn = None
+    n = len(log.heard)
+    fitted(tmp_path, log, n_epoch=1, n_train=2)
+    assert [o[:2] for o in log.heard[n+2:]]==[('batch', 4), ('batch', 5), ('row', 5), ('finish', None)]
+
 def test_a_fit_that_is_over_before_it_began_leaves_nothing_open(tmp_path):
     log = Listed(batches=1)
     with pytest.raises(ZeroDivisionError): fitted(tmp_path, [log, Raise('before_train', ZeroDivisionError)])

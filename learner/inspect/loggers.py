@@ -61,8 +61,11 @@ class Logger(LogMethods, Callback):
     every = 2.       # seconds between two checks which losses have arrived
     rewinds = False  # whether `start` can remove what was logged after the point of a resume
     place = None     # a file or folder that no other logger may write to
-    of_run,offset,logged,n_batches,n_rows,rec,error,_end,_running = None,0,False,0,0,None,None,0,False
+    of_run,offset,logged,n_batches,n_rows,rec,error,_running = None,0,False,0,0,None,None,False
+    _next_offset = 0 # steps of all fits so far
+    _next_check = 0. # when to check again which losses have arrived
     _last = None     # by kind, the last step that this process has logged
+    _skip = None     # by kind, the last step that was logged before a resume, and cannot be removed
 
     def before_fit(self):
         name = type(self).__name__
@@ -72,7 +75,7 @@ class Logger(LogMethods, Callback):
         others = [o for o in self.learn.cbs.of(Logger) if o is not self]
         if self.place and any(o.place==self.place for o in others):
             raise ValueError(f"Two loggers write to `{self.place}`: remove one, or give it another place")
-        self.offset,self.of_run,self.error,self._next = self._end,self.learn.lineage[-1].run,None,0.
+        self.offset,self.of_run,self.error,self._next_check = self._next_offset,self.learn.lineage[-1].run,None,0.
         self._forget()
 
     def _forget(self):
@@ -80,12 +83,12 @@ class Logger(LogMethods, Callback):
         self.logged,self._running,self.n_batches,self.n_rows = False,False,0,0
 
     def after_batch(self):
-        if not self.batches or (now := perf_counter())<self._next: return
-        self._next = now+self.every
+        if not self.batches or (now := perf_counter())<self._next_check: return
+        self._next_check = now+self.every
         self._log_batches()
 
     def after_row(self):
-        if self.batches: self.rec.raw_losses # waits for the losses before the row
+        if self.batches: self.rec.stream.all() # waits for the losses before the row
         self._log_batches()
         self._log_rows()
 
@@ -100,16 +103,18 @@ class Logger(LogMethods, Callback):
         "Whether what was logged until then is still there, to be continued"
         return True
 
-    def forked(self, parent, fork): self._end = self.offset # the whole run is logged again, in the fork's own place
+    def forked(self, parent, fork): self._next_offset = self.offset # the fork logs the whole run, in its own place
     def after_exception(self): self.error = repr(self.learn.exc)
 
     def cleanup_fit(self):
         if self.rec is None: return
-        if self._running:
-            self._log_batches()
-            self.finish()
-        self._end = self.step
-        self.rec,self._running = None,False
+        try:
+            if self._running:
+                try: self._log_batches()
+                finally: self.finish()
+        finally:
+            self._next_offset = self.step
+            self.rec,self._running = None,False
 
     @property
     def step(self): return self.offset+len(self.rec.lrs)
@@ -125,8 +130,9 @@ class Logger(LogMethods, Callback):
 
     def _log_rows(self):
         while self.n_rows<len(self.rec.rows):
+            i = self.n_rows
+            self._log(self.rec.rows[i], self.rec.iters[i], 'row')
             self.n_rows += 1
-            self._log(self.rec.rows[self.n_rows-1], self.rec.iters[self.n_rows-1], 'row')
 
     def begin(self):
         "Start logging, if this fit has not"
@@ -135,7 +141,7 @@ class Logger(LogMethods, Callback):
         self.start(self.logged)
         self._running = True
         if not self.logged or self._last is None: self._last = {}
-        self._skip = {} if self.rewinds else dict(self._last) # steps up to these were logged before a resume
+        self._skip = {} if self.rewinds else dict(self._last)
         if not self.logged: self.log_params(self.learn.run_config)
         self.logged = True
 
@@ -156,7 +162,7 @@ def numbers(
 # %% ../../nbs/inspect/05_loggers.ipynb #LogFile
 class LogFile:
     "A file of lines, to which lines are appended. Where they are no text, a subclass has `lines` and `encoded`"
-    left = None # size and last bytes of the file when this process wrote to it last
+    _written = None # size and last bytes of the file when this process wrote to it last
     may_grow = False # whether others may append lines meanwhile
     def lines(self):
         "Lines of the file"
@@ -197,27 +203,27 @@ class LogFile:
 
     def rewrite(self, lines): # As `lines()` returns them
         "Replace the file, as a whole, by one with `lines`"
-        data,self.left = self.encoded(lines, head=True),None # until it is written
+        data,self._written = self.encoded(lines, head=True),None # until it is written
         with atomic_write(self.file) as f: f.write(data)
-        self._leave(len(data), data)
+        self._note_written(len(data), data)
 
     def _write_line(self, line): # As in `lines()`
         "Append a line to the file"
         try:
             with patiently(open, self.file, 'ab') as f:
                 start = f.tell() if f.seekable() else None # of a pipe
-                data,self.left = self.encoded([line], head=start==0),None # it may have been deleted
+                data,self._written = self.encoded([line], head=start==0),None # it may have been deleted
                 f.write(data)
-            self._leave((start or 0)+len(data), data)
+            self._note_written((start or 0)+len(data), data)
         except OSError as e: # some file systems cannot append
             if e.errno not in (errno.EINVAL,errno.ENOTSUP,errno.EOPNOTSUPP): raise
             self.rewrite([*self.lines_there(), line])
 
-    def _leave(self, size, data): self.left = size,data[-200:]
-    def is_as_left(self) -> bool:
+    def _note_written(self, size, data): self._written = size,data[-200:]
+    def is_untouched(self) -> bool:
         "Whether only this process has written to the file, which may have been deleted or emptied"
-        if self.left is None or not self.file.is_file(): return True
-        size,end = self.left
+        if self._written is None or not self.file.is_file(): return True
+        size,end = self._written
         try:
             with open(self.file, 'rb') as f:
                 now = f.seek(0, os.SEEK_END)
@@ -231,7 +237,8 @@ class FileLogger(LogFile, Logger):
     has `log`, which calls `append_line`; and for lines that are no text, `lines` and `encoded`"""
     _stateattrs = *Logger._stateattrs,'n_lines','last_line'
     rewinds,n_lines,last_line = True,0,None
-    _end_here = None # number of lines when this process wrote the last one: others may have come since
+    _n_written = None # number of lines when this process wrote the last one: others may have come since
+    _resumes = False # whether the fit continues from a point at which it had lines
     _moved = False # whether another run has written to the file, so that this one has a file of its own
     def __init__(self,
         fname, # A name in `learn.path`, or an absolute path
@@ -244,7 +251,7 @@ class FileLogger(LogFile, Logger):
     def place(self): return path_in(self.fname, self.learn.path)
     def before_fit(self):
         super().before_fit()
-        self.file,self.left,self._moved = self.place,None,False
+        self.file,self._written,self._moved = self.place,None,False
         if self.file.is_dir():
             raise IsADirectoryError(f"`{type(self).__name__}` writes a file, but `{self.file}` is a folder")
         check_file(self.file)
@@ -265,7 +272,7 @@ class FileLogger(LogFile, Logger):
 
     def _end_of_run(self, lines):
         "Where the lines of this run end. Others may have appended some since"
-        if self._end_here is not None: return self._end_here
+        if self._n_written is not None: return self._n_written
         first = self.n_lines + (self.last_line is None) # its own first line begins a run, too
         return next((i for i in range(first, len(lines)) if self.begins_run(lines[i], lines[i-1])), None)
 
@@ -299,7 +306,7 @@ class FileLogger(LogFile, Logger):
 
     def _keep_apart(self):
         "Begin a file that no other run writes to, if one has written to this one; whether that is so"
-        if not self._running or self._moved or self.is_as_left(): return False
+        if not self._running or self._moved or self.is_untouched(): return False
         old,run = self.file,self.learn.lineage[-1].run
         self.file,self._moved = old.with_name(f'{old.stem}.{run}{old.suffix}'),True
         warn(f"`{old}` has been written by another run, or changed, since this one wrote to it: the whole curve of "
@@ -313,7 +320,7 @@ class FileLogger(LogFile, Logger):
         "Append a line to the file, and count it"
         self._write_line(line)
         self.n_lines,self.last_line = self.n_lines+1,self._mark(line)
-        if not self._moved: self._end_here = self.n_lines
+        if not self._moved: self._n_written = self.n_lines
 
     def _mark(self, line):
         "A short text that tells a line from others; that of a table may get more columns"
@@ -329,6 +336,7 @@ class CSVLogger(FileLogger):
     ): super().__init__(fname, append)
 
     def lines(self):
+        "Rows of the file, as dicts of texts. `names` become its columns, so that `encoded` writes the rows as they were"
         self.names,*rows = self._table() or [[]]
         if len({*self.names})<len(self.names): raise self.damaged("two of its columns have one name")
         n = len(self.names)
@@ -367,7 +375,7 @@ class CSVLogger(FileLogger):
 
     def log(self, row, step, kind):
         if any(k not in self.names for k in row.names):
-            names,lines = self.names,self.lines_there() # which sets `names` too
+            names,lines = self.names,self.lines_there() # which sets `names` to those of the file, if there is one
             self.names = list(dict.fromkeys([*names, *row.names]))
             self.rewrite(lines)
         self.append_line({k:'' if v is missing else as_list(v, 1000) for k,v in dict(row).items()})
