@@ -248,3 +248,25 @@ def test_a_learner_that_is_replaced_in_the_block_comes_back_whole(how):
         gc.collect()
         assert how=='no_bar' or list(cbs)!=before
     assert list(cbs)==before
+
+class Equal(Callback):
+    "Equal to all others of its class"
+    def __eq__(self, other): return type(other) is type(self)
+    def __hash__(self): return 0
+class OneEqual(Equal): only_one = True
+
+def test_a_callback_comes_back_where_another_is_equal_to_it():
+    a,b = Equal(),Equal()
+    learn = synth_learner(cbs=[a, GradientClip, b])
+    before = [*map(id, learn.cbs)]
+    with learn.removed_cbs(a): assert [*map(id, learn.cbs)]==[o for o in before if o!=id(a)]
+    assert [*map(id, learn.cbs)]==before and learn.equal is a
+    with learn.removed_cbs([a, b]): assert a not in learn.cbs and b not in learn.cbs
+    assert [*map(id, learn.cbs)]==before
+
+def test_a_callback_that_an_equal_one_replaces_for_a_while_comes_back():
+    a,b = OneEqual(),OneEqual()
+    learn = synth_learner(cbs=[a, GradientClip])
+    before = [*map(id, learn.cbs)]
+    with learn.added_cbs(b): assert learn.one_equal is b
+    assert [*map(id, learn.cbs)]==before and learn.one_equal is a

@@ -164,7 +164,7 @@ def add_all(
     try:
         for cb in new:
             remember_place(cb, here)
-            if any(cb is o for o in cbs): continue
+            if cb in cbs: continue
             for o in [o for o in cbs if replaces(cb, o)]: remove(o)
             came.append(cb) # it may be cut while it is attached
             cbs.attach(cb)

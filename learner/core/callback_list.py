@@ -39,8 +39,9 @@ class CallbackList(L):
         refer(self, 'owner', owner)
         self.lost = [] # callbacks that have gone to another owner
     def _new(self, items, *args, **kwargs): return L(items, *args, **kwargs)
+    def __contains__(self, cb): return any(cb is o for o in self.items) # others may be equal to it
 
-    def instance(self,
+    def adopt(self,
         cb, # A callback, or a class of one
     ) -> Callback:
         "`cb` as an instance. It is taken from another owner, unless that is running"
@@ -72,8 +73,8 @@ class CallbackList(L):
     def absent(self,
         cbs, # Callbacks, or classes of them
     ) -> list:
-        "Those of `cbs`, as instances, that are not in this list"
-        return [o for o in L(cbs).map(self.instance) if not any(o is p for p in self)]
+        "Those of `cbs` that are not in this list, as instances that are taken from other owners"
+        return [o for o in L(cbs).map(self.adopt) if o not in self]
 
     def tell_lost(self):
         "Warn of callbacks that have gone to another owner since, unless others of their names are here"
@@ -109,10 +110,10 @@ class CallbackList(L):
         if not isinstance(type(cb).name, str): raise TypeError(f"`{type(cb).__name__}.name` is a text, but got "
             f"{type(cb).name!r}: an instance gets a name of its own by `self.name = …` in `__init__`")
         func,owner,n = isinstance(cb, FuncCallback),self.owner,1
-        name = first = cb.own_name or type(cb).name
-        while any(o.name==name for o in self): n += 1; name = f'{first}_{n}'
-        if cb.own_name and n>1 and not func:
-            raise ValueError(f"Another callback is called `{first}` already: give one of them another `name`")
+        name = wanted = cb.own_name or type(cb).name
+        while any(o.name==name for o in self): n += 1; name = f'{wanted}_{n}'
+        if cb.own_name and name!=wanted and not func:
+            raise ValueError(f"Another callback is called `{wanted}` already: give one of them another `name`")
         if not func and (name in vars(owner) or hasattr(type(owner), name)):
             raise ValueError(f"`{type(cb).__name__}` would replace `learn.{name}`: "
                 "give the class another name, or set `name` in it")
@@ -170,5 +171,5 @@ def chosen(cbs, which):
 def bring_back(cbs, before, gone):
     "Attach `gone` again, in the places that they had in the list `before`"
     for cb in gone: cbs.attach(cb)
-    before = [o for o in before if o in cbs]
-    cbs._set([*before, *(o for o in cbs if o not in before)])
+    ids = {*map(id, before)}
+    cbs._set([*(o for o in before if o in cbs), *(o for o in cbs if id(o) not in ids)])

@@ -219,7 +219,7 @@ class Dispatcher(Notifier):
         cbs, # Callbacks, or classes of them
     ):
         "Attach `cbs`, then call the `after_create` of each. In a run, what they replace undoes its changes first"
-        cbs = L(cbs).map(self.cbs.instance)
+        cbs = L(cbs).map(self.cbs.adopt)
         self.attendance.stay(cbs)
         add_all(self, cbs, place(), self.attendance.remove_now)
         return self

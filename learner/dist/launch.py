@@ -376,7 +376,7 @@ def fit_in_processes(self:Learner,
     **kwargs, # For this method
 ) -> Learner: # Itself
     "Train in worker processes, and bring the results back into this learner"
-    procs,cbs = whole('procs', procs, 1),L(cbs).map(self.cbs.instance)
+    procs,cbs = whole('procs', procs, 1),L(cbs).map(self.cbs.adopt)
     if num_distrib()>1: raise ValueError(f"`procs={procs}` starts processes, and this is one of {num_distrib()} "
         "already: write `learn.to_distributed()`, and leave `procs` out")
     if self.device.type!='cpu' and procs>(n := torch.accelerator.device_count()): raise ValueError(
