@@ -4270,6 +4270,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
             'learner.record.files': { 'learner.record.files._Description': ('record/files.html#_description', 'learner/record/files.py'),
                                       'learner.record.files._Description.find_class': ( 'record/files.html#_description.find_class',
                                                                                         'learner/record/files.py'),
+                                      'learner.record.files._beginning': ('record/files.html#_beginning', 'learner/record/files.py'),
                                       'learner.record.files._check_archive': ( 'record/files.html#_check_archive',
                                                                                'learner/record/files.py'),
                                       'learner.record.files._copy': ('record/files.html#_copy', 'learner/record/files.py'),

@@ -38,7 +38,8 @@ def patiently(f, *args, patience=2):
         time.sleep(.05)
 
 # %% ../../nbs/record/07_files.ipynb #temporary
-def temporary(name): return f'.{name[:50]}.{token_hex(4)}.tmp' # a name can be too long for anything to be added
+def _beginning(name): return name[:50] # a name can be too long for anything to be added
+def temporary(name): return f'.{_beginning(name)}.{token_hex(4)}.tmp'
 
 # %% ../../nbs/record/07_files.ipynb #is_device
 def is_device(
@@ -89,7 +90,7 @@ def atomic_write(
             return
         target = _target(path)
         target.parent.mkdir(parents=True, exist_ok=True)
-        sweep_temporary(target.parent, re.escape(target.name[:50]))
+        sweep_temporary(target.parent, re.escape(_beginning(target.name)))
         tmp = target.with_name(temporary(target.name))
         with open(tmp, 'xb') as f:
             with suppress(OSError): # some file systems have no modes
@@ -101,7 +102,8 @@ def atomic_write(
         _sync_folder(target.parent)
     except Exception as e: e.add_note(f"while writing `{path}`"); raise
     finally:
-        with suppress(OSError): tmp and tmp.unlink()
+        with suppress(OSError):
+            if tmp: tmp.unlink()
 
 def _sync_folder(path):
     "Sync the folder, so that the new name itself reaches the disk"
@@ -346,16 +348,20 @@ def _place(t): return t.untyped_storage().data_ptr() if t.layout is torch.stride
 def with_parts(o, file):
     "What was read from `file`, with whole tensors in the places of stand-ins"
     if not isinstance(o, dict) or o.keys()!={'parts','rest'}: return o
-    if not isinstance(file, (str,os.PathLike)): raise ValueError("its tensors are in a folder beside it: give its path")
+    if not isinstance(file, (str,os.PathLike)):
+        raise ValueError(f"The tensors of `{file}` are in a folder beside it: give its path")
     folder = parts_folder(Path(file))
-    for k,v in o['parts']['files'].items():
-        if hash_of(folder/k)!=v: raise ValueError(f"`{folder/k}` is not what was written")
-    tensors,names = _read_parts(folder),{_place(t):k for k,t in o['parts']['stand_ins'].items()}
-    found = [(t, tensors[names[_place(t)]]) for t in tensors_in(o['rest']) if _place(t) in names]
-    for t,v in found: t.data = v.to(t.device)
+    with reading(file):
+        for k,v in o['parts']['files'].items():
+            if hash_of(folder/k)!=v: raise ValueError(f"`{folder/k}` is not what was written")
+        tensors,names = _read_parts(folder),{_place(t):k for k,t in o['parts']['stand_ins'].items()}
+        found = [(t, tensors[names[_place(t)]]) for t in tensors_in(o['rest']) if _place(t) in names]
+        for t,v in found: t.data = v.to(t.device)
     return o['rest']
 
 # %% ../../nbs/record/07_files.ipynb #reading
+_no_damage = MemoryError,torch.OutOfMemoryError,ImportError # these are of the machine, whatever is in the file
+
 @contextmanager
 def reading(
     file, # A path, or an open file
@@ -367,7 +373,7 @@ def reading(
     at = file.tell() if hasattr(file, 'tell') else 0
     try: yield
     except Exception as e:
-        if isinstance(e, but) or getattr(e, 'filename', None):
+        if isinstance(e, (_no_damage, but)) or getattr(e, 'filename', None):
             e.add_note(f"while reading `{file}`")
             raise
         if isinstance(e, UnpicklingError) and 'GLOBAL' in str(e):
@@ -387,6 +393,7 @@ def check_sums(file):
 def _check_archive(z):
     parts = z.infolist()
     if not any(o.CRC for o in parts): return # it was written without
+    # 16 marks a folder, of which torch would read nothing
     if z.testzip() or any(o.external_attr&16 and not o.is_dir() for o in parts): raise ValueError("a checksum is wrong")
 
 # %% ../../nbs/record/07_files.ipynb #read_plain
@@ -399,7 +406,8 @@ def read_plain(
     with reading(file), torch.serialization.safe_globals(_fastai_types), warnings.catch_warnings():
         warnings.filterwarnings('ignore', 'Validating sparse tensor') # torch 2.15 says that this takes time
         check_sums(file)
-        return with_parts(_python(torch.load(file, map_location=device, weights_only=True)), file)
+        res = _python(torch.load(file, map_location=device, weights_only=True))
+    return with_parts(res, file)
 
 # What fastai's files have besides: after a scheduled fit, hyper-parameters are numbers of numpy
 _numbers = [type(np.dtype(o)) for o in ('f4','f8','i8')]
