@@ -145,9 +145,9 @@ def test_a_guess_warns():
         cb = TrackerCallback(f.__name__)
         msg = (f"It is not declared whether higher `{f.__name__}` is better. By its name, it "
             f"{'is:' if better else 'is not:'} make sure with `comp=np.less`")
-        with pytest.warns(UserWarning, match=msg):
+        with pytest.warns(UserWarning, match=msg) as w:
             learner(cb, metrics=f).fit(1)
-        assert cb.higher==better
+        assert cb.higher==better and [o.filename for o in w]==[__file__]
     with warnings.catch_warnings():
         warnings.simplefilter('error')
         learner(TrackerCallback('undeclared', np.less), metrics=undeclared).fit(1)

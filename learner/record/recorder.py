@@ -9,7 +9,6 @@ It holds three objects: the `Table`, with its rows and `Columns`, the `LossStrea
 __all__ = ['Recorder']
 
 # %% ../../nbs/record/05_recorder.ipynb #imports
-import warnings
 from contextlib import suppress
 from dataclasses import replace
 from itertools import islice
@@ -40,7 +39,7 @@ class RecorderSnapshot:
     def state_dict(self):
         "What `rec.state_dict()` would have returned at that moment"
         lists = {k:list(islice(v, n)) for k,(v,n) in self.lists.items()}
-        return {**self.stream.state_dict(self.n_losses), **lists, **copied(self.rest)}
+        return {**self.stream.state_dict(self.n_losses), **lists, **copied(self.rest)} # a run that loads it changes it
 
 # %% ../../nbs/record/05_recorder.ipynb #plot_valid
 def _points(rec, k, skip_start=0):
@@ -280,7 +279,7 @@ class RowWriter(Curves):
     def _tell_incomplete(self, what, why, *hint):
         if what in self.told: return
         if self.learn.mode=='fit': self.told.add(what)
-        warnings.warn('. '.join([f"{what}: {why}", *hint]))
+        warn('. '.join([f"{what}: {why}", *hint]))
 
     def write(self):
         "Write the coming row. Callbacks can add to it until the end of `before_row`, and read it from `after_row` on"
@@ -322,7 +321,8 @@ class Recorder(RowWriter):
         count=None, # `count(learn)`: items that the loss averages, which weigh it in validation; default: `n_items`
     ):
         self.add_time,self.train_metrics,self.valid_metrics,self.beta = add_time,train_metrics,valid_metrics,beta
-        self.count,self.summed,self.checks,self.told = count,False,BatchChecks(count),set() # warned of in this fit
+        self.count,self.summed,self.checks = count,False,BatchChecks(count)
+        self.told = set() # what this fit was warned of
         self.clear()
 
     def before_fit(self):
@@ -427,8 +427,7 @@ def higher_is_better(
     comp=None, # Decides instead: `np.less` or `np.greater`
 ) -> bool:
     "Whether higher is better in a column of the recorder"
-    if callable(name): check_direction(name, comp); return bool(comp(1,0))
-    check_recorded(rec, name)
+    check_direction(name, comp) if callable(name) else check_recorded(rec, name)
     if comp is not None: return bool(comp(1,0))
     res = declared_direction(learn, name)
     return _by_name(name) if res is None else res
@@ -442,6 +441,6 @@ def declared_direction(learn, name):
 
 def _by_name(name):
     res = not any(o in name for o in ('loss','error'))
-    warnings.warn(f"It is not declared whether higher `{name}` is better. By its name, it {'is' if res else 'is not'}: "
+    warn(f"It is not declared whether higher `{name}` is better. By its name, it {'is' if res else 'is not'}: "
         "make sure with `comp=np.less` or `comp=np.greater`, or with `higher_is_better=…` of the metric")
     return res
