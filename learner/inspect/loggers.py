@@ -336,7 +336,7 @@ class CSVLogger(FileLogger):
     ): super().__init__(fname, append)
 
     def lines(self):
-        "Rows of the file, as dicts of texts. `names` become its columns, so that `encoded` writes the rows as they were"
+        "Rows of the file, as dicts of texts. `names` become its columns, in which `encoded` writes rows"
         self.names,*rows = self._table() or [[]]
         if len({*self.names})<len(self.names): raise self.damaged("two of its columns have one name")
         n = len(self.names)
