@@ -105,6 +105,16 @@ def test_a_logger_that_cannot_write_the_last_losses_is_finished_and_ready_for_th
     fitted(tmp_path, log, n_epoch=1, n_train=2)
     assert [o[:2] for o in log.heard[n+2:]]==[('batch', 4), ('batch', 5), ('row', 5), ('finish', None)]
 
+def test_a_run_that_resumes_with_nothing_left_to_log_ends_without_its_error(tmp_path):
+    log,json_log = Listed(batches=1),JSONLogger()
+    learn = synth_learner(path=tmp_path, metrics=mae)
+    with pytest.raises(KeyboardInterrupt): learn.fit(1, cbs=[log, json_log, Raise('after_fit', KeyboardInterrupt())])
+    n = len(log.heard)
+    learn.resume()
+    assert log.heard[n-1:]==[('finish', 'KeyboardInterrupt()'), ('start', True), ('finish', None)]
+    *rows,end = strict(json_log.file.read_text())
+    assert end==dict(kind='end', error=None, stop_reason=None) and [o['kind'] for o in rows].count('end')==0
+
 def test_a_fit_that_is_over_before_it_began_leaves_nothing_open(tmp_path):
     log = Listed(batches=1)
     with pytest.raises(ZeroDivisionError): fitted(tmp_path, [log, Raise('before_train', ZeroDivisionError)])

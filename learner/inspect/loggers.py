@@ -109,7 +109,8 @@ class Logger(LogMethods, Callback):
     def cleanup_fit(self):
         if self.rec is None: return
         try:
-            if self._running:
+            if self.logged:
+                self.begin() # a run that resumes, and has nothing left to log, has another end all the same
                 try: self._log_batches()
                 finally: self.finish()
         finally:

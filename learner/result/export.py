@@ -100,7 +100,7 @@ def load_learner(
     if isinstance(fname, (str,os.PathLike)): check_exists(Path(fname).absolute())
     if not trust: raise ValueError(
         f"Reading `{fname}` can run any code that is in it. If you trust it, write `load_learner(…, trust=True)`")
-    with reading(fname, but=(AttributeError,ImportError)): # classes that are not here
+    with reading(fname, but=AttributeError): # classes that are not here
         check_sums(fname)
         parts = torch.load(fname, map_location=device, weights_only=False)
     if not (isinstance(parts, dict) and 'dls' in parts):
