@@ -297,6 +297,22 @@ def test_one_mixture_at_a_time(cbs, match):
     learn.mix_up.run = False
     assert learn.fit(1).opt_step==3
 
+class Brings(Callback):
+    "Adds a callback within the first batch"
+    run_valid = False
+    def __init__(self, cb, ev): self.cb,self._fns = cb,{ev: Brings.add}
+    def add(self):
+        if self.cb.learn is None: self.learn.add_cb(self.cb)
+
+@both
+@pytest.mark.parametrize('pieces', [False,True])
+@pytest.mark.parametrize('ev', ['before_batch','after_pred','after_loss'])
+def test_what_comes_within_a_batch_begins_with_the_next(cls, ev, pieces):
+    look = Look()
+    learn = mk(look, Brings(fixed(cls, .75), ev), *[MicroBatch(3)]*pieces).fit(1)
+    plain = [all(map(torch.equal, o['xb'], o['batch'])) for o in look.seen]
+    assert learn.opt_step==3 and plain==[True,False,False]
+
 @both
 def test_terms_of_a_loss_of_two_targets_are_refused(cls):
     class Terms(nn.Module):

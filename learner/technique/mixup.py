@@ -116,7 +116,8 @@ class MixHandler(Callback):
     two tuples of inputs, and the share of the first. `lam` is a tensor: one number, or `(bs,)` if `by_sample`"""
     run_valid = False
     by_sample = False # whether each sample has its own share; None: wherever the loss allows it
-    terms,counted = (),None # `terms`: of the loss, which metrics of training show; `counted`: a `_CountedPiece`, if any
+    terms = () # of the loss, which metrics of training show
+    others = mixing = counted = None # of a batch that is mixed; `counted`: a `_CountedPiece`, if any
     @checked(alpha='>0')
     def __init__(self,
         alpha:float=.5, # Both parameters of the Beta distribution of shares: the smaller, the less is mixed
@@ -170,6 +171,7 @@ class MixHandler(Callback):
             "`f.n_items = lambda targ: weight[targ].sum()`")
 
     def split_batch(self, part):
+        if self.mixing is None: return # it came within this batch
         learn = self.learn
         self.mixing,self.counted = part(_Mixing(self.others, self.lam, type(self).__name__)),None
         if self.others is None or is_summed(learn): return
