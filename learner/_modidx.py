@@ -2772,6 +2772,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                'learner/loop/inference.py'),
                                         'learner.loop.inference.move': ('loop/inference.html#move', 'learner/loop/inference.py'),
                                         'learner.loop.inference.release_frames': ( 'loop/inference.html#release_frames',
+                                                                                   'learner/loop/inference.py'),
+                                        'learner.loop.inference.uncached_casts': ( 'loop/inference.html#uncached_casts',
                                                                                    'learner/loop/inference.py')},
             'learner.loop.interrupt': { 'learner.loop.interrupt.HeldInInference': ( 'loop/interrupt.html#heldininference',
                                                                                     'learner/loop/interrupt.py'),

@@ -252,6 +252,51 @@ def test_autocast_around_the_fit_is_left_as_it_is(mode):
         mk(mode).fit(1)
         assert torch.is_autocast_enabled('cpu') and torch.get_autocast_dtype('cpu')==torch.bfloat16
 
+# Inside of another autocast, which keeps weights that it has cast
+def around(enabled=True): return torch.autocast('cpu', dtype=torch.bfloat16, enabled=enabled)
+@pytest.mark.parametrize('mode,enabled', [(None,True), ('bf16',True), ('bf16',False)])
+def test_a_fit_within_autocast_trains_on_the_weights_of_the_moment(mode, enabled):
+    whole = mk('bf16').fit(2)
+    with around(enabled):
+        learn = mk(mode)
+        learn.model(bs()[0][0]) # which casts them
+        learn.fit(2)
+        assert close(weights(learn.model), weights(whole.model), 1e-6)
+        assert torch.is_autocast_cache_enabled() and torch.is_autocast_enabled('cpu')==enabled
+        after = learn.model(bs()[0][0])
+    with around(enabled): assert torch.equal(learn.model(bs()[0][0]), after)
+    assert learn.recorder.losses==pytest.approx(whole.recorder.losses, abs=1e-6)
+
+def test_a_fit_that_fails_within_autocast_leaves_it_as_it_is():
+    with around():
+        with pytest.raises(ZeroDivisionError): mk(cbs=Raise('after_loss', ZeroDivisionError)).fit(1)
+        assert torch.is_autocast_cache_enabled()
+
+def test_inference_within_autocast_is_with_the_weights_of_the_moment():
+    learn = mk()
+    with around(): right = learn.validate()
+    with torch.no_grad():
+        for p in learn.model.parameters(): p.mul_(3)
+    with around():
+        learn.validate()
+        with torch.no_grad():
+            for p in learn.model.parameters(): p.div_(3)
+        assert learn.validate()==pytest.approx(right)
+
+@pytest.mark.parametrize('mode', [None,'bf16'])
+@pytest.mark.parametrize('ev', ['before_batch','after_pred','after_loss'])
+def test_another_learner_trains_in_a_batch_with_mixed_precision(mode, ev):
+    inner,whole = mk(mode),mk('bf16').fit(2)
+    class Trains(Callback):
+        run_valid,order = False,MixedPrecision.order+(ev!='after_loss')
+        def train(self):
+            if self.learn.train_iter==1: inner.fit(2)
+    cb = Trains()
+    cb._fns = {ev: Trains.train}
+    a = mk('bf16', cbs=cb).fit(2)
+    assert close(weights(inner.model), weights(whole.model), 1e-6)
+    assert close(weights(a.model), weights(whole.model), 1e-6)
+
 # Accumulation by hand
 class Tokens(torch.utils.data.Dataset):
     "Long rows, each of which has many targets"

@@ -11,6 +11,7 @@ __all__ = []
 from contextlib import contextmanager,nullcontext
 from traceback import walk_tb
 from weakref import ref
+import torch
 from torch import nn
 from fastcore.foundation import L
 from ..core.tracebacks import empty,ipython,is_full
@@ -57,6 +58,19 @@ def release_frames(e):
         _empty_all(left())
     shell.events.register('post_run_cell', after_cell)
 
+# %% ../../nbs/loop/02_inference.ipynb #uncached_casts
+@contextmanager
+def uncached_casts():
+    "Within it, a `torch.autocast` that is open already keeps no casts of weights, which training or loading outdates"
+    inside = torch.autocast_increment_nesting()>1 # also one that is not enabled lets those within it keep theirs
+    torch.autocast_decrement_nesting()
+    if not (inside and torch.is_autocast_cache_enabled()): yield; return
+    torch.set_autocast_cache_enabled(False)
+    try: yield
+    finally:
+        torch.set_autocast_cache_enabled(True)
+        torch.clear_autocast_cache() # those from before
+
 # %% ../../nbs/loop/02_inference.ipynb #RestoreMixin
 run_attrs = (*batch_attrs, *phase_attrs, 'n_train_iter','n_step','epoch','n_epoch','start_epoch','train_iter',
     'opt_step','stop_reason','epoch_start','n_train','_to_validate') # attributes that a run of its own changes
@@ -73,11 +87,12 @@ class RestoreMixin(Loop):
 
     @contextmanager
     def keep_modes(self):
-        "Restore what a run changes in itself: mode, training, modes of modules, run flags of callbacks"
+        """Restore what a run changes in itself: mode, training, modes of modules, run flags of callbacks. Within it,
+        an autocast from outside keeps no weights"""
         mode,training,roots = self.mode,self.training,(self.model, self.loss_func)
         modes = [(o, o.training) for m in roots if isinstance(m, nn.Module) for o in m.modules()]
         runs = [(cb, vars(cb).get('run')) for cb in self.cbs]
-        with self.uncut() as body:
+        with self.uncut() as body, uncached_casts():
             try:
                 with body(): yield
             finally:

@@ -50,8 +50,6 @@ class _Autocast:
     def end(self):
         self.close()
         self.contexts.pop()
-        # torch before 2.11 would train with weights that were cast without gradients
-        if self.contexts: torch.clear_autocast_cache()
 
 # %% ../../nbs/technique/01_mixed_precision.ipynb #LossScaling
 _least_scale = 2.**-16 # at this scale, finite gradients would have stopped overflowing long ago
