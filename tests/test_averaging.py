@@ -311,6 +311,43 @@ def test_its_learning_rate_is_that_of_swalr():
     for _ in range(18): expected.append(opt.param_groups[0]['lr']); opt.step(); sched.step()
     assert learn.recorder.lrs==pytest.approx(expected)
 
+class Rates(Callback):
+    "Of each group, at each step; stops after some batches"
+    order,run_valid = 1000,False
+    def __init__(self, *stops): self.stops,self.seen = stops,[]
+    def before_step(self): self.seen.append(get_hyper(self.learn.opt, 'lr'))
+    def after_batch(self):
+        if self.learn.train_iter in self.stops: self.learn.stop_soon()
+
+@pytest.mark.parametrize('anneal', [0, 2])
+@pytest.mark.parametrize('change', ['resume','set_hyper'])
+@pytest.mark.parametrize('fit', ['fit','fit_one_cycle'])
+def test_a_rate_that_is_asked_for_in_the_last_part_holds_from_there_on(fit, change, anneal, capsys):
+    "The schedule, which counts no longer, is not said to be scaled"
+    def go(*stops):
+        learn = mk(SWA(.5, lr=.01, anneal=anneal), rates := Rates(*stops))
+        return getattr(learn, fit)(4),rates.seen
+    learn,seen = go(14, 20)
+    if change=='resume': learn.resume(lr=.5)
+    else:
+        learn.set_hyper('lr', .5)
+        learn.resume()
+    out = capsys.readouterr().out
+    learn.resume() # stopped again, it keeps the rate
+    assert seen[:14]==go()[1][:14] and seen[14:]==[[.5]]*10 and not learn.swa.asked[0]==learn.swa.asked[1]
+    assert out.count('has the `lr` [0.5] from here on, not [0.01]')==1 and 'schedule' not in out
+    assert not capsys.readouterr().out
+
+@pytest.mark.filterwarnings('ignore:The run resumes with other settings')
+def test_a_rate_of_the_last_part_is_saved_in_files_until_the_script_has_another(tmp_path):
+    def new(lr): return mk(SWA(.5, lr=lr, anneal=0), rates := Rates(14, 20), path=tmp_path),rates.seen
+    learn,_ = new(.01)
+    file = learn.fit(4).resume(lr=.5).save_state('here')
+    for lr,rate in ((.01, .5), (.02, .02)):
+        learn,seen = new(lr)
+        learn.load_state(file).resume()
+        assert seen==[[rate]]*4
+
 def test_at_once_and_not_at_all():
     assert mk(SWA(1, lr=.02, anneal=0)).fit(2).recorder.lrs==[.1]*6+[.02]*6
     assert mk(SWA(1)).fit(2).recorder.lrs==[.1]*12

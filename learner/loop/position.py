@@ -111,8 +111,10 @@ class HypersAndGrads:
 def change_hypers(learn,
     asked, # Values by name, one per group, or None where nothing was asked for
 ) -> list: # Names whose schedules took the change
-    "Set hyper-parameters from here on; where a callback schedules one, it scales the rest of its schedule instead"
-    taken = [k for k,vs in asked.items() if any([cb('rescale_hyper', k, vs) for cb in learn.cbs])]
+    """Set hyper-parameters from here on; where a callback schedules one, it scales the rest of its schedule instead. Of
+    several, that is the one that comes last in a batch, whose values count"""
+    cbs = learn.cbs.sorted('order', reverse=True)
+    taken = [k for k,vs in asked.items() if any(cb('rescale_hyper', k, vs) for cb in cbs)]
     for k,vs in asked.items():
         if k in taken: continue
         learn.set_hyper(k, [old if new is None else new for old,new in zip_longest(get_hyper(learn.opt, k), vs)])

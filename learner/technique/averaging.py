@@ -11,7 +11,7 @@ __all__ = ['WeightAverage', 'EMA', 'SWA']
 
 # %% ../../nbs/technique/06_averaging.ipynb #imports
 from contextlib import contextmanager,nullcontext
-from itertools import chain
+from itertools import chain,zip_longest
 from types import SimpleNamespace
 import torch
 from torch import nn
@@ -26,6 +26,7 @@ from ..model.groups import check_hyper
 from ..model.hypers import first_groups,get_hyper,values_for
 from ..model.optimizer import in_use,to_eval,to_train
 from ..model.weights import refuse_lazy,unwrapped
+from ..record.progress import say
 from ..record.recorder import Recorder
 from ..schedule.schedules import SchedCos
 from ..schedule.schedulers import ParamScheduler
@@ -307,7 +308,7 @@ class SWA(WeightAverage):
     ([Izmailov et al. 2018](https://arxiv.org/abs/1803.05407)). With batch norms, each validation of the average takes
     a pass over the training data"""
     order = ParamScheduler.order+10 # its learning rate counts, and at the end its weights, not a tracker's best
-    _stateattrs = *WeightAverage._stateattrs,'lrs','norms','layers'
+    _stateattrs = *WeightAverage._stateattrs,'lrs','asked','norms','layers'
     anew,is_trial = True,False
     @checked(start='>=0', anneal='>=0', every='>=1', validate=...)
     def __init__(self,
@@ -323,14 +324,28 @@ class SWA(WeightAverage):
         check_hyper('lr', lr)
         self.start,self.lr,self.anneal,self.every = start,lr,anneal,every
         self.lrs = None # of the groups, when the last part begins
+        self.asked = None # rates that a resumed fit was asked for in the last part, after those in whose place they are
 
     def prepare_fit(self): self.is_trial = bool(self.learn.limits.get('train')) # a `Limit` begins later
     def before_fit(self):
         super().before_fit()
-        self.lrs,self.since = None,-1
-        if self.lr is not None: values_for(first_groups(self.learn.opt), self.lr)
+        self.lrs,self.asked,self.since = None,None,-1
+        if self.lr is not None: self._rates()
         if self.fitting and 1<=self.start>=self.learn.n_epoch and not self.is_trial: raise ValueError(
             f"`SWA` begins after {self.start} epochs, but there are only {self.learn.n_epoch}")
+
+    def _rates(self):
+        "Rates of the last part: those of `lr`, which may have been changed in the script, or others that were asked for"
+        own = values_for(first_groups(self.learn.opt), self.lr)
+        return self.asked[1] if self.asked and self.asked[0]==own else own
+    def rescale_hyper(self, name, values): # As in `HyperScheduler`
+        "As a fit resumes in the last part, let it have these rates from here on; None leaves a group alone"
+        if name!='lr' or self.lr is None or self.lrs is None: return False
+        old = self._rates()
+        def changed(vs): return [v if new is None else new for v,new in zip_longest(vs, values)]
+        self.lrs,self.asked = changed(self.lrs),(values_for(first_groups(self.learn.opt), self.lr),changed(old))
+        say(f"The last part of training, which `SWA` averages, has the `lr` {self.asked[1]} from here on, not {old}")
+        return True
 
     def _since(self, ended=False):
         "Epochs since the last part began; negative before. When training has `ended`, the running epoch counts whole"
@@ -357,7 +372,7 @@ class SWA(WeightAverage):
         if self.lr is None or self.since<-1e-9: return
         if self.lrs is None: self.lrs = get_hyper(self.learn.opt, 'lr')
         pos = min(1., max(0., self.since)/self.anneal) if self.anneal and self.learn.n_train else 1.
-        self.learn.set_hyper('lr', SchedCos(self.lrs, values_for(first_groups(self.learn.opt), self.lr))(pos))
+        self.learn.set_hyper('lr', SchedCos(self.lrs, self._rates())(pos))
 
     def after_step(self):
         if self._stepped() and self.every and not self.steps%self.every and self.since>-1e-9: self._add()
