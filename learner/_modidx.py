@@ -2666,6 +2666,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                'learner/loop/fitting.py'),
                                       'learner.loop.fitting.OptimizerMixin._named': ( 'loop/fitting.html#optimizermixin._named',
                                                                                       'learner/loop/fitting.py'),
+                                      'learner.loop.fitting.OptimizerMixin._note_how_it_steps': ( 'loop/fitting.html#optimizermixin._note_how_it_steps',
+                                                                                                  'learner/loop/fitting.py'),
                                       'learner.loop.fitting.OptimizerMixin._take_over_rates': ( 'loop/fitting.html#optimizermixin._take_over_rates',
                                                                                                 'learner/loop/fitting.py'),
                                       'learner.loop.fitting.OptimizerMixin.check_opt': ( 'loop/fitting.html#optimizermixin.check_opt',

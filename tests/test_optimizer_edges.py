@@ -7,6 +7,7 @@ import pytest,torch
 from torch import nn
 from torch.nn import functional as F
 from learner.all import *
+from learner.model.hypers import all_hypers
 
 class TwoParts(nn.Module):
     def __init__(self):
@@ -383,6 +384,31 @@ def test_an_optimizer_that_is_made_during_a_fit_trains_with_its_rate_and_ends_wi
     assert learn.recorder.lrs==[.02]*6 and get_hyper(learn.opt, 'lr')==[.01]
     learn.fit_one_cycle(3, .02, cbs=on(event.before_epoch)(makes))
     assert get_hyper(learn.opt, 'mom')==[.9] and get_hyper(learn.opt, 'lr')==[.01]
+
+class Wraps(torch.optim.SGD):
+    "Steps with another optimizer, whose groups it has"
+    def __init__(self, opt): super().__init__([torch.zeros(1)], lr=1.); self.param_groups,self.inner = opt.param_groups,opt
+    def step(self): self.inner.step()
+
+def remade(learn): learn.create_opt()
+def assigned(learn): learn.opt = torch.optim.SGD(learn.model.parameters(), lr=.01, momentum=.5)
+def wrapped(learn): learn.opt = Wraps(learn.opt)
+def alternating(learn):
+    learn.opts = getattr(learn, 'opts', None) or [torch.optim.SGD(learn.model.parameters(), .01, .5), learn.opt]
+    learn.opt = learn.opts[learn.epoch%2]
+@pytest.mark.parametrize('ready', [True,False])
+@pytest.mark.parametrize('how', [remade,assigned,wrapped,alternating])
+def test_each_optimizer_of_a_fit_ends_with_the_settings_that_it_came_with(how, ready):
+    model = nn.Linear(1, 1)
+    opt = partial(torch.optim.SGD, momentum=.5, weight_decay=.3)
+    learn = synth_learner(n_train=3, n_valid=0, model=model, lr=.01, wd_bn_bias=True,
+        opt_func=opt(model.parameters(), lr=.01) if ready else opt)
+    first = learn.create_opt()
+    sched = ParamScheduler(dict(mom=SchedLin(.95, .85), wd=SchedLin(.2, 0)))
+    learn.fit(3, cbs=[sched, on(event.before_epoch)(lambda learn: how(learn) if learn.epoch else None)])
+    for o in (first, learn.opt, *getattr(learn, 'opts', ())):
+        wd = .3 if how in (remade, wrapped) or o is first else 0
+        assert all_hypers(o)==dict(lr=[.01], mom=[.5], wd=[wd])
 
 def test_layers_that_come_in_a_fit_without_an_optimizer_are_named(recwarn):
     def fit(**kwargs):

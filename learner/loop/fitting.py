@@ -13,6 +13,7 @@ from contextlib import contextmanager,nullcontext
 from dataclasses import dataclass,field,replace
 from math import inf
 from typing import Any
+from weakref import WeakKeyDictionary
 import torch
 from torch.nn.parameter import is_lazy
 from ..core.checks import brief,checked,listed,short_name,whole
@@ -51,6 +52,7 @@ class OptimizerMixin(FreezeMixin, InferenceMixin):
     "Makes the optimizer, and sets its hyper-parameters"
     opt_as_made = Made()
     model_in_fit = None # the model of which `check_opt` knows in this fit that the optimizer trains it
+    came_with = None # in a fit: hyper-parameters that each of its optimizers had when it came, and has again at the end
     def _named(self): return named_params(self.model) # for `FreezeMixin`
 
     def create_opt(self):
@@ -76,6 +78,12 @@ class OptimizerMixin(FreezeMixin, InferenceMixin):
         if self.mode=='fit': self._take_over_rates(old)
         return self.opt
 
+    def _note_how_it_steps(self):
+        "Note also, in a fit, what an optimizer that was made or assigned has come with"
+        super()._note_how_it_steps()
+        if self.came_with is None or self.opt is None or self.opt in self.came_with: return
+        self.came_with[self.opt] = all_hypers(self.opt)
+
     def note_opt(self):
         "Note the optimizer and its rates, to tell later what was assigned, or written into its groups"
         self.note_made(opt=self.opt)
@@ -87,7 +95,7 @@ class OptimizerMixin(FreezeMixin, InferenceMixin):
     def _take_over_rates(self, old):
         "Let an optimizer that was made during a fit train with the rates that the `old` one has reached"
         start = self.route.fit_start
-        start.new_opt,start.outside_of_new = self.opt,all_hypers(self.opt)
+        start.outside_of_new = self.came_with[self.opt]
         for k,began in start.rates.items():
             if k not in hypers(self.opt): continue
             v = get_hyper(old, k) if old is not None and k in hypers(old) else began
@@ -399,8 +407,9 @@ class StopMixin(OptimizerMixin):
     @contextmanager
     def fitting(self, mode):
         "Around a fit or `lr_find`: restore modes and hyper-parameters at the end"
-        opt,self.model_in_fit = self.opt,self.model # callbacks may replace them
-        outside = self.route.fit_start.outside = all_hypers(opt)
+        self.model_in_fit = self.model # callbacks may replace it, and the optimizer
+        outside = self.route.fit_start.outside = all_hypers(self.opt)
+        self.came_with = WeakKeyDictionary({self.opt: outside})
         with self.keep_modes():
             self.enter_mode(mode)
             if has_grads(self.opt): drop_grads(self.opt) # a `backward` by hand may have left some
@@ -412,11 +421,9 @@ class StopMixin(OptimizerMixin):
                 self.forget_batch()
                 self.route.release_workers()
                 self.searches.end()
-                self.model_in_fit = None
-                began = self.route.fit_start
-                for o,values in (opt, outside),(began.new_opt, began.outside_of_new):
-                    for k,v in (values or {}).items(): set_hyper(o, k, with_added(o, k, v))
-                began.new_opt = None
+                opts,self.came_with,self.model_in_fit = [*self.came_with.items()],None,None
+                for o,values in reversed(opts): # a later one may wrap one that was there before, with its groups
+                    for k,v in values.items(): set_hyper(o, k, with_added(o, k, v))
                 self.note_opt()
 
 # %% ../../nbs/loop/07_fitting.ipynb #FitMixin
