@@ -3924,6 +3924,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                       'learner.model.hypers.values_in': ('model/hypers.html#values_in', 'learner/model/hypers.py'),
                                       'learner.model.hypers.with_added': ('model/hypers.html#with_added', 'learner/model/hypers.py'),
                                       'learner.model.hypers.with_held': ('model/hypers.html#with_held', 'learner/model/hypers.py'),
+                                      'learner.model.hypers.with_usual': ('model/hypers.html#with_usual', 'learner/model/hypers.py'),
                                       'learner.model.hypers.write_hyper': ('model/hypers.html#write_hyper', 'learner/model/hypers.py')},
             'learner.model.loss_properties': { 'learner.model.loss_properties._argmax': ( 'model/loss_properties.html#_argmax',
                                                                                           'learner/model/loss_properties.py'),

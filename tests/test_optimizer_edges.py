@@ -7,7 +7,7 @@ import pytest,torch
 from torch import nn
 from torch.nn import functional as F
 from learner.all import *
-from learner.model.hypers import all_hypers
+from learner.model.hypers import all_hypers,parts_of
 
 class TwoParts(nn.Module):
     def __init__(self):
@@ -409,6 +409,18 @@ def test_each_optimizer_of_a_fit_ends_with_the_settings_that_it_came_with(how, r
     for o in (first, learn.opt, *getattr(learn, 'opts', ())):
         wd = .3 if how in (remade, wrapped) or o is first else 0
         assert all_hypers(o)==dict(lr=[.01], mom=[.5], wd=[wd])
+
+@pytest.mark.parametrize('several', [True,False])
+def test_a_group_that_was_added_in_a_fit_is_left_with_no_value_of_a_schedule(several):
+    extra = nn.Parameter(torch.zeros(1))
+    def opt(groups):
+        o = torch.optim.SGD(groups, lr=.01, momentum=.5)
+        return OptimList(o) if several else o
+    def adds(learn):
+        if learn.epoch==1: parts_of(learn.opt)[0].add_param_group(dict(params=[extra]))
+    learn = synth_learner(n_train=3, n_valid=0, opt_func=opt)
+    learn.fit_one_cycle(3, .1, cbs=on(event.before_epoch)(adds))
+    assert get_hyper(learn.opt, 'mom')==[.5, .5]
 
 def test_layers_that_come_in_a_fit_without_an_optimizer_are_named(recwarn):
     def fit(**kwargs):

@@ -24,7 +24,7 @@ from ..core.tracebacks import warn
 from ..data.loaders import length
 from ..model.groups import FreezeMixin,norm_bias_params
 from ..model.hypers import all_hypers,first_groups,get_hyper,hypers,is_split,n_groups,parts_of,set_hyper
-from ..model.hypers import spare,values_for,with_added
+from ..model.hypers import spare,values_for,with_added,with_usual
 from ..model.optimizer import OptimList,clear_state,decay_by_hook,drop_grads,go_with_params,make_opt
 from ..model.optimizer import params_of,to_eval
 from ..model.weights import named_params
@@ -422,8 +422,9 @@ class StopMixin(OptimizerMixin):
                 self.route.release_workers()
                 self.searches.end()
                 opts,self.came_with,self.model_in_fit = [*self.came_with.items()],None,None
+                scheduled = scheduled_in(self) # so that what a group was added with has been overwritten
                 for o,values in reversed(opts): # a later one may wrap one that was there before, with its groups
-                    for k,v in values.items(): set_hyper(o, k, with_added(o, k, v))
+                    for k,v in values.items(): set_hyper(o, k, (with_usual if k in scheduled else with_added)(o, k, v))
                 self.note_opt()
 
 # %% ../../nbs/loop/07_fitting.ipynb #FitMixin

@@ -197,6 +197,14 @@ def with_added(
     "`vs`, and for groups that have been added since, what they have"
     return [*vs, *get_hyper(opt, name)[len(vs):]]
 
+def with_usual(opt, name, vs): # As above
+    "`vs`, and for groups that have been added since, what their optimizer gives to one of which nothing is said"
+    defaults = {id(g):o.defaults for o in parts_of(opt) for g in o.param_groups}
+    def usual(g):
+        own = defaults.get(id(g), {})
+        return read_hyper(own if _place(own, name) else g, name)
+    return [*vs, *map(usual, first_groups(opt)[len(vs):])]
+
 # %% ../../nbs/model/02_hypers.ipynb #set_in_group
 def _of_others(opt, g, name):
     "As `shared`: a tensor in which other groups keep `name` is left to them"
