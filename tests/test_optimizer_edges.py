@@ -387,7 +387,9 @@ def test_an_optimizer_that_is_made_during_a_fit_trains_with_its_rate_and_ends_wi
 
 class Wraps(torch.optim.SGD):
     "Steps with another optimizer, whose groups it has"
-    def __init__(self, opt): super().__init__([torch.zeros(1)], lr=1.); self.param_groups,self.inner = opt.param_groups,opt
+    def __init__(self, opt):
+        super().__init__([torch.zeros(1)], lr=1.)
+        self.param_groups,self.inner = opt.param_groups,opt
     def step(self): self.inner.step()
 
 def remade(learn): learn.create_opt()

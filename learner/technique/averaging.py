@@ -324,7 +324,7 @@ class SWA(WeightAverage):
         check_hyper('lr', lr)
         self.start,self.lr,self.anneal,self.every = start,lr,anneal,every
         self.lrs = None # of the groups, when the last part begins
-        self.asked = None # rates that a resumed fit was asked for in the last part, after those in whose place they are
+        self.asked = None # rates of `lr`, and those that a resumed fit was asked for in their place
 
     def prepare_fit(self): self.is_trial = bool(self.learn.limits.get('train')) # a `Limit` begins later
     def before_fit(self):
@@ -335,7 +335,7 @@ class SWA(WeightAverage):
             f"`SWA` begins after {self.start} epochs, but there are only {self.learn.n_epoch}")
 
     def _rates(self):
-        "Rates of the last part: those of `lr`, which may have been changed in the script, or others that were asked for"
+        "Rates of the last part: those of `lr`, or what was asked for in their place, unless the script has others now"
         own = values_for(first_groups(self.learn.opt), self.lr)
         return self.asked[1] if self.asked and self.asked[0]==own else own
     def rescale_hyper(self, name, values): # As in `HyperScheduler`
