@@ -113,7 +113,7 @@ def change_hypers(learn,
 ) -> list: # Names whose schedules took the change
     """Set hyper-parameters from here on; where a callback schedules one, it scales the rest of its schedule instead. Of
     several, that is the one that comes last in a batch, whose values count"""
-    cbs = learn.cbs.sorted('order', reverse=True)
+    cbs = learn.cbs.sorted('order')[::-1]
     taken = [k for k,vs in asked.items() if any(cb('rescale_hyper', k, vs) for cb in cbs)]
     for k,vs in asked.items():
         if k in taken: continue
