@@ -160,6 +160,32 @@ def test_a_loader_that_shuffles_itself_gives_the_same_samples_again(draw):
 
 def draw_state(): return random.getstate(),np.random.get_state()[1].tolist(),torch.get_rng_state().tolist()
 
+class Growing(Dataset):
+    "An augmentation that grows with each sample, with random numbers or without"
+    def __init__(self, noise): self.n,self.noise = 0,noise
+    def __len__(self): return 50
+    def __getitem__(self, i):
+        self.n += 1
+        return x[i]+.1*self.n+self.noise*torch.randn(1),y[i]
+
+class GrowingStream(IterableDataset):
+    n = 0
+    def __iter__(self):
+        self.n += 1
+        return ((a+.1*self.n, b) for a,b in zip(x, y))
+
+@pytest.mark.parametrize('make', [lambda: Growing(0), lambda: Growing(.1), GrowingStream])
+def test_what_a_dataset_counts_stays_and_inputs_are_those_that_were_predicted(make):
+    data = make()
+    learn = learner(DataLoader(data, 8))
+    interp = ClassificationInterpretation.from_learner(learn)
+    some = interp[[3, 40]]
+    with torch.no_grad(): assert torch.allclose(learn.model(some.inputs).softmax(1), some.preds, atol=1e-5)
+    interp.show_results([0, 7])
+    if isinstance(data, Growing): interp.top_losses(2, items=True)
+    assert data.n==0
+    plt.close('all')
+
 def test_samples_that_are_gone():
     interp = Interpretation.from_learner(learner(), dl=iter([(x, y)]))
     assert len(interp.preds)==50

@@ -240,9 +240,16 @@ class LoaderPart:
                     if not isinstance(v, _plain): yield f'{path}.{k}',_filled; continue
                 yield f'{path}.{k}',_Change(partial(_set, o, k, old))
 
+    def _changes(self): return dict(self._assigned()) | {k:change for k,tell in self.watched if (change := tell())}
+
+    @property
+    def moved(self):
+        "Whether something has changed that is no cache"
+        return any(not o.is_cache for o in self._changes().values()) or any(o.moved for o in self.functions)
+
     def restore(self) -> list: # Names of what has changed and stays
         "Put back what has changed"
-        changes = dict(self._assigned()) | {k:change for k,tell in self.watched if (change := tell())}
+        changes = self._changes()
         if self.reads or not all(o.undo for o in changes.values()): # back whole or not at all
             return [k for k,o in changes.items() if not o.is_cache]
         for o in self.functions: o.restore()
