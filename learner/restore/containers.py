@@ -61,20 +61,27 @@ def _in_dict(o): return dict(OrderedDict.items(o)) if isinstance(o, OrderedDict)
 def _watch_dict(contents, o):
     if isinstance(o, OrderedDict): contents.add_other(lambda: _flat(_in_dict(o))) # methods of `dict` know another order
     else: contents.add(o, dict); contents.add_values(o)
+def _known(o, base):
+    "The class whose methods write to `o`: of your own classes, they may change what is assigned"
+    return next(k for k in type(o).__mro__ if issubclass(k, base) and of_library(k))
+
 def _put_dict(o, was):
-    o.clear()
-    for k,v in was.items(): o[k] = v # not `update`, which adds in a `Counter`
+    known = _known(o, dict)
+    known.clear(o)
+    for k,v in was.items(): known.__setitem__(o, k, v) # not `update`, which adds in a `Counter`
 
 def _items_of(base, write):
     "A `ContainerKind` of subclasses of `base`, which are iterated by its own methods: theirs may have side effects"
     return ContainerKind(lambda o: [*base.__iter__(o)], write, add=lambda contents, o: contents.add(o, base))
 
 def _put_set(o, was):
-    o.clear()
-    o.update(was)
+    known = _known(o, set)
+    known.clear(o)
+    known.update(o, was)
 def _put_deque(o, was):
-    o.clear()
-    o.extend(was)
+    known = _known(o, deque)
+    known.clear(o)
+    known.extend(o, was)
 
 def _put_items(o, was):
     for i,v in enumerate(was): o.flat[i] = v
@@ -106,7 +113,7 @@ def _put_slots(o, was):
     for k,v in was.items(): object.__setattr__(o, k, v)
 
 # %% ../../nbs/restore/03_containers.ipynb #put_results
-def _put_all_items(o, was): o[:] = was
+def _put_all_items(o, was): _known(o, (list,bytearray,array)).__setitem__(o, slice(None), was)
 
 def value_in_context(o):
     "The value of a `ContextVar`, in a list that is empty if it has none"

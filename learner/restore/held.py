@@ -25,8 +25,8 @@ from ..values.functions import of_library
 from ..values.caches import Cached
 from .tensors import is_array,most_values,noted,unique_tensors
 from .contents import Contents,same_contents,same_objects
-from .containers import ContainerKind,attributes,copy_of_iterator,inside,is_iterator,kinds_of,may_hold
-from .containers import slots,structure_of
+from .containers import ContainerKind,attributes,copy_of_iterator,inside,is_iterator,is_searched
+from .containers import kinds_of,may_hold,slots,structure_of
 
 # %% ../../nbs/restore/04_held.ipynb #Noted
 @dataclass
@@ -96,6 +96,7 @@ class Holders:
     def _note(self, o, kind, outside):
         was = kind.read(o)
         values = [*was.values()] if type(was) is dict else was[:]
+        if isinstance(o, dict) and any(map(is_searched, {*map(type, was)})): values += filter(_is_plain, was) # its keys
         if any(map(is_iterator, {*map(type, values)})): self._copy_iterators(o, was)
         self.noted.append(_Noted(o, kind, was, structure_of(o), outside))
         return values
@@ -126,7 +127,7 @@ def put_buffers(buffers):
     for m,bufs in buffers:
         for k,t in bufs.items():
             now = dict(m._buffers).get(k)
-            if now is not t: m._buffers[k] = t if now is None or t is None or is_lazy(t) else t.to(now)
+            if now is not t: m._buffers[k] = t if now is None or t is None or is_lazy(t) else t.to(now.device)
 
 class HeldBuffers:
     "Buffers of modules, as of now"

@@ -18,6 +18,7 @@ __all__ = []
 from contextlib import contextmanager
 from itertools import chain
 from math import inf
+from operator import attrgetter
 from types import NoneType
 import torch
 from torch import nn
@@ -36,8 +37,10 @@ from .held import HeldBuffers,Holders,put_buffers
 from .loader_counts import keep_parts,parts_of_loader
 
 # %% ../../nbs/restore/08_snapshot.ipynb #ModuleSnapshot
+_is_trained = attrgetter('requires_grad')
+
 class ModuleSnapshot:
-    "Attributes, buffers, parameters and gradients of modules, as of now"
+    "Attributes, buffers, parameters, whether they are trained, and gradients of modules, as of now"
     def __init__(self,
         roots:dict, # Modules, and functions that may use some, by name
         holders:Holders|None=None, # Of the same roots, if they are unmoved since
@@ -45,6 +48,7 @@ class ModuleSnapshot:
         self.roots,self.holders = roots,Holders(roots.values()) if holders is None else holders
         self.buffers = HeldBuffers(self.holders.modules)
         self.grads = [(p, p.grad, p.grad is not None and HeldTensor(p.grad)) for p in self.holders.params]
+        self.trained = [*map(_is_trained, self.holders.params)]
         self.held,large = noted(self.holders.tensors)
         self.sampled = *large,*self.buffers.sampled
 
@@ -53,6 +57,9 @@ class ModuleSnapshot:
         "Put back what has changed"
         self.holders.restore()
         for o in self.held: o.restore()
+        if [*map(_is_trained, self.holders.params)]!=self.trained:
+            for p,trained in zip(self.holders.params, self.trained):
+                if p.requires_grad!=trained: p.requires_grad_(trained)
         for p,grad,held in self.grads:
             p.grad = grad
             if held: held.restore()

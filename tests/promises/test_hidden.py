@@ -1,7 +1,7 @@
 """Promises 1 and 2 for hidden state: whatever kind it is of, wherever it is, inference leaves it alone, and a resumed
 run has it, or says what it has not"""
 import random,warnings
-from collections import deque
+from collections import Counter,OrderedDict,defaultdict,deque
 from contextlib import redirect_stdout
 from functools import cache,lru_cache
 from io import StringIO
@@ -445,6 +445,62 @@ def test_small_buffers_are_put_back_beside_one_that_is_too_large(recwarn):
     with pytest.warns(UserWarning, match='Inference has changed `model.large`, which has too many values'):
         learn.validate()
     assert learn.model.n.sum()==0
+
+# Containers whose methods change what is assigned
+class Percent(dict):
+    def __setitem__(self, k, v): super().__setitem__(k, 100*v)
+class OrderedPercent(OrderedDict):
+    def __setitem__(self, k, v): super().__setitem__(k, 100*v)
+class CountedPercent(Counter):
+    def __setitem__(self, k, v): super().__setitem__(k, 100*v)
+class DefaultPercent(defaultdict):
+    def __setitem__(self, k, v): super().__setitem__(k, 100*v)
+class Doubled(list):
+    def __setitem__(self, i, v): super().__setitem__(i, [*v, *v] if isinstance(i, slice) else 2*v)
+class Moved(set):
+    def update(self, items): super().update(o+1 for o in items)
+class Shifted(deque):
+    def extend(self, items): super().extend(o+1 for o in items)
+def seen(o): o['seen'] = 1
+@pytest.mark.parametrize('make,move', [(lambda: Percent(a=1), seen), (lambda: OrderedPercent(b=1, a=2), seen),
+    (lambda: CountedPercent('ab'), seen), (lambda: DefaultPercent(int, a=1), seen),
+    (lambda: Doubled([1,2]), lambda o: o.append(3)), (lambda: Moved([1,2]), lambda o: o.add(3)),
+    (lambda: Shifted([1,2], 3), lambda o: o.append(3))])
+def test_contents_are_put_back_as_they_were_whatever_is_made_of_what_is_assigned(make, move):
+    model = Net()
+    model.held,was = make(),str(make())
+    model.draw = lambda: move(model.held) or 0
+    learn = Learner(DataLoaders([(X[:4], Y[:4])], device='cpu'), model, F.cross_entropy)
+    for _ in range(2): learn.get_preds(0)
+    assert str(model.held)==was
+
+class Frozen(Net):
+    def forward(self, x): self.l.requires_grad_(self.training); return super().forward(x)
+def test_a_layer_that_is_frozen_in_evaluation_is_trained_again():
+    learn = Learner(DataLoaders([(X[:4], Y[:4])], device='cpu'), Frozen(), F.cross_entropy)
+    learn.model.l.bias.requires_grad_(False)
+    learn.get_preds(0)
+    assert learn.model.l.weight.requires_grad and not learn.model.l.bias.requires_grad
+
+class Rounded(Net):
+    def __init__(self): super().__init__(); self.register_buffer('scale', torch.tensor([.123456789]))
+    def forward(self, x): self.scale = self.scale.half(); return super().forward(x)*self.scale.float()
+def test_a_buffer_that_is_replaced_by_one_of_another_type_is_put_back():
+    learn = Learner(DataLoaders([(X[:4], Y[:4])], device='cpu'), Rounded(), F.cross_entropy)
+    scale = learn.model.scale
+    learn.get_preds(0)
+    assert learn.model.scale is scale and torch.equal(scale, torch.tensor([.123456789]))
+
+class Expert:
+    def __init__(self): self.calls = 0
+    def __call__(self): self.calls += 1; return 0
+def test_objects_that_are_keys_are_put_back():
+    model = Net()
+    model.shares = {Expert(): .5, Expert(): .5}
+    model.draw = lambda: sum(o() for o in model.shares)
+    learn = Learner(DataLoaders([(X[:4], Y[:4])], device='cpu'), model, F.cross_entropy)
+    learn.get_preds(0)
+    assert [o.calls for o in model.shares]==[0,0]
 
 def test_what_a_loss_records_in_a_list_outside_stays():
     seen,models = [],dict(first=1)
