@@ -149,6 +149,18 @@ def test_flags_and_attributes_that_are_set_between_hold(how, tmp_path):
     learn.resume(cbs=[Sets(), Callback(before_draw=look)])
     assert {*seen}=={(True, .1, .9)}
 
+@pytest.mark.parametrize('how', ['stop','file'])
+def test_an_attribute_that_is_deleted_between_is_gone(how, tmp_path):
+    learn = synth_learner(n_train=4, n_valid=0, opt_func=sgd, path=tmp_path)
+    learn.model.extra,learn.model.kept = 10.,5.
+    learn.fit(2, cbs=Stop())
+    if how=='file':
+        learn.save_state('here')
+        learn.load_state('here')
+    del learn.model.extra
+    learn.resume()
+    assert not hasattr(learn.model, 'extra') and learn.model.kept==5.
+
 @pytest.mark.parametrize('cbs', [(), (Doubles,)], ids=['stop','other weights at the end'])
 def test_a_file_that_is_saved_between_resumes_as_memory_does(cbs, tmp_path):
     learn = paused(*cbs, path=tmp_path)

@@ -134,6 +134,28 @@ def test_attributes_in_slots_are_copied(copied):
     assert copy.copy(twin.slots).a==3 and copied(twin.slots).a==3
     assert goes_on(twin)==goes_on(learn) and twin.state.n==3
 
+@dataclass
+class Config: scale:float=2.
+class Wrapped(RegModel):
+    "Holds an object of a dataclass, and has a method with a decorator: their functions hold others that have no pickle"
+    def __init__(self): super().__init__(); self.config,self.n = Config(),0
+    @torch.no_grad()
+    def count(self): self.n += 1
+    def forward(self, x): self.count(); return super().forward(x)*self.config.scale
+
+@pytest.mark.filterwarnings('ignore:.*stopped in the middle')
+@pytest.mark.parametrize('copied', [copy.deepcopy, pickled], ids=['deepcopy','pickle'])
+@pytest.mark.parametrize('stops', [False, True])
+def test_a_model_with_wrapped_functions_is_copied_before_and_after_a_fit(stops, copied):
+    learn = made()
+    learn.model = Wrapped()
+    copied(learn)
+    if stops:
+        with pytest.raises(KeyboardInterrupt): learn.fit(3, cbs=Raise('before_draw', KeyboardInterrupt, 6))
+    else: learn.fit(1)
+    twin = copied(learn)
+    assert twin.model.n==learn.model.n>0 and goes_on(twin)==goes_on(learn) and twin.model.n==learn.model.n
+
 class Locked(torch.nn.Linear):
     "Holds what cannot be copied, and leaves it out of its state"
     def __init__(self, *args): super().__init__(*args); self.scale = 1.; self.open()

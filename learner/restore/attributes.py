@@ -103,6 +103,10 @@ def _state_of(v):
     contents = [kind.read(v) for kind in kinds_of(type(v)) if kind.by_value]
     return (type(v),digest(contents, 20)) if contents else v
 
+def _is_state(o):
+    "Whether `_state_of` gave what to compare, and not the object itself"
+    return type(o) is tuple and len(o)==2 and isinstance(o[0], type)
+
 _empty = [_state_of(v) for v in (None, False, {}, [])] # such as a cache, or a record of figures
 
 _constants = torch.dtype,torch.layout,torch.memory_format
@@ -193,7 +197,9 @@ class Attributes(AttributeValues):
             own_copy = hasattr(type(o), '__deepcopy__') # as of parametrized modules, whose `__getstate__` fails
             picky = not isinstance(o, type) and not own_copy and type(o).__getstate__ is not object.__getstate__
             state = o.__getstate__() if picky else own
-            before[path] = {k:v if not isinstance(state, dict) or k in state else ... for k,v in own.items()}
+            kept = own if not isinstance(state, dict) else state
+            if path in self.lists: kept = {k for k,v in own.items() if _is_state(v)} # what they hold may have no copy
+            before[path] = {k:v if k in kept else ... for k,v in own.items()}
         return vars(self) | dict(before=before)
 
     def _changed_in(self, path, o):
@@ -282,13 +288,14 @@ class AttributesLeft:
     def __init__(self,
         attributes:Attributes, # Of that fit
     ):
-        self.values = attributes.values()
+        self.values,self.is_copy = attributes.values(),False
         self.note_owners(attributes)
 
     def note_owners(self, attributes): self.owners = owners(attributes.roots)
 
     def __getstate__(self): # as in `Attributes`, other objects may be left out of a copy
-        return vars(self) | dict(owners={k:o for k,o in self.owners.items() if isinstance(o, (nn.Module,nn.Parameter))})
+        own = {k:o for k,o in self.owners.items() if isinstance(o, (nn.Module,nn.Parameter))}
+        return vars(self) | dict(owners=own, is_copy=True)
 
     def _is_new(self, path, now):
         if path not in self.values: return now is not None
@@ -301,5 +308,8 @@ class AttributesLeft:
         "Values that a fit which resumes should have"
         there = owners(attributes.roots)
         new = {path for path in at.keys()|there.keys() if self._is_new(path, there.get(path))}
-        res = changed_since(attributes.values(), {k:v for k,v in self.values.items() if k not in new})
-        return res | {path:own | res.get(path, {}) for path,own in at.items() if path not in new}
+        now = attributes.values()
+        res = changed_since(now, {k:v for k,v in self.values.items() if k not in new})
+        def kept(path, k): return self.is_copy or k not in self.values.get(path, ()) or k in now.get(path, ())
+        at = {path:{k:v for k,v in own.items() if kept(path, k)} for path,own in at.items() if path not in new}
+        return res | {path:own | res.get(path, {}) for path,own in at.items()}
