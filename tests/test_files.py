@@ -576,6 +576,24 @@ def test_an_error_in_the_middle_puts_all_weights_back(tmp_path, exc, fitted):
         assert same(learn, before), kw
     learn.load('a').fit(1)
 
+class Scaled(nn.Module):
+    "A number and a tensor that are in files as extra state"
+    def __init__(self, scale):
+        super().__init__()
+        self.l,self.scale,self.table = nn.Linear(3, 2),scale,torch.tensor(scale)
+    def forward(self, x): return self.l(x)*self.scale
+    def get_extra_state(self): return self.scale
+    def set_extra_state(self, scale): self.scale = scale; self.table.fill_(scale)
+
+def test_an_error_puts_extra_state_back(tmp_path):
+    mk(tmp_path, model=Scaled(5.)).fit(1).save('a')
+    learn = mk(tmp_path, model=Scaled(1.), opt_func=torch.optim.Adam)
+    with pytest.raises(ValueError, match='optimizer does not fit'): learn.load('a')
+    model = learn.model
+    assert (model.scale,float(model.table))==(1., 1.)
+    learn.load('a', with_opt=False)
+    assert (model.scale,float(model.table))==(5., 5.)
+
 def test_a_damaged_optimizer_leaves_the_weights(tmp_path):
     learn = mk(tmp_path).fit(1)
     learn.save('a')

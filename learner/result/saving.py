@@ -13,6 +13,7 @@ import warnings
 from contextlib import contextmanager
 from pathlib import Path
 import torch
+from torch import nn
 from fastcore.basics import patch
 from ..core.checks import checked,listed
 from ..core.events import CancelException
@@ -246,19 +247,29 @@ def _put_all(learn, opt, saved, weights):
     if isinstance(opt, OptimList): opt.n = saved['n']
 
 # %% ../../nbs/result/06_saving.ipynb #undone_on_error
+class _ExtraState:
+    "What a module has in its `state_dict` besides tensors, as of now"
+    def __init__(self, m): self.m,self.was = m,copied(m.get_extra_state())
+    def restore(self): self.m.set_extra_state(self.was)
+
+def _has_extra_state(cls):
+    return all(getattr(cls, k) is not getattr(nn.Module, k) for k in ('get_extra_state','set_extra_state'))
+
 @contextmanager
 def undone_on_error(learn, file):
-    "Restore weights and optimizer if the `with` block raises an error"
+    "Restore model, loss and optimizer if the `with` block raises an error"
     was,lr = learn.opt,learn.lr
     opt = learn.opt_func if was is None and isinstance(learn.opt_func, torch.optim.Optimizer) else was
     opts = [] if opt is None else with_held([opt])
     in_place = [o for o in opts if _loads_itself(o)] # perhaps: torch replaces the tensors of a state
-    before = [Snapshot(model_and_loss(learn).values(), in_place), *map(OptSnapshot, opts)]
+    modules = model_and_loss(learn).values()
+    extra = [_ExtraState(m) for o in modules for m in o.modules() if _has_extra_state(type(m))]
+    before = [Snapshot(modules, in_place), *map(OptSnapshot, opts), *extra]
     try: yield
     except BaseException as e:
-        for o in before: o.restore()
-        learn.opt,learn.lr = was,lr
         e.add_note(f"while loading `{file}`")
+        learn.opt,learn.lr = was,lr
+        for o in before: o.restore()
         raise
 
 # %% ../../nbs/result/06_saving.ipynb #load
