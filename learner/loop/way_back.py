@@ -131,12 +131,10 @@ class Target:
     cbs:tuple|None    # As in `Stopped`
     overrides:dict    # Hyper-parameters that were given or set by hand since, by name
     snapshot:Snapshot # All modules and optimizers
-    trained:dict      # Parameters and optimizer when the way began, by name
-    kept:dict         # What callbacks had then, too: it is not made anew where they put it in its place
+    had:'Belongings'  # What the run had when the way began
     in_memory:bool    # As in `Stopped`
     by_fit:bool       # By `fit(…, resume=…)`, and not by `resume`: a warning names the overrides
     cut_validation:bool # The next validation had begun, and begins again: `diagnose` warns of what counts in it
-    unnamed:dict      # Modules, optimizers and schedulers that callbacks have and do not save, by name
     noted:dict        # Attributes of the run where it was stopped, by owner and name; `position` has others, too
     owners:dict       # The objects that had attributes when the way began, by name
 
@@ -182,20 +180,12 @@ def _unnamed(cbs):
         return isinstance(o, (nn.Module,Optimizer)) and attr not in getattr(cb, '_stateattrs')
     return {f'{k}.{attr}':o for k,cb in unaware.items() for attr,o in without_refs(cb).items() if counts(cb, attr, o)}
 
-def _warn_of_new(learn, before, kept):
-    "Warn of `_unnamed` objects that have been made anew, and differ from those `before`"
-    now = {k:o for k,o in _unnamed(learn.cbs).items() if o is not learn.model and o is not learn.opt}
-    def is_new(k): return id(now[k]) not in kept and digest(before[k].state_dict())!=digest(now[k].state_dict())
-    if lost := [k for k in before.keys() & now.keys() if is_new(k)]:
-        warn(f"The fit that resumes has made {listed(sorted(lost))} anew, and the state that was there is lost: "
-            "name it in `_stateattrs`")
-
 # %% ../../nbs/loop/05_way_back.ipynb #lost
 def _trained(learn):
     "Parameters of model and loss, and the optimizer, by name"
     return {f'{k}.{n}':p for k,m in model_and_loss(learn).items() for n,p in m.named_parameters()} | {'opt': learn.opt}
 
-def _kept(learn):
+def _objects(learn):
     "Modules, parameters and optimizers that the run has, also in callbacks and in attributes of the learner, by `id`"
     opts = [*own_optimizers(learn).values(), *(o for o in vars(learn).values() if isinstance(o, Optimizer))]
     modules = [o for m in all_modules(learn).values() for o in (*m.modules(), *m.parameters())]
@@ -208,28 +198,42 @@ def _is_lost(o, was):
     if is_lazy(was): return False # it has learned nothing yet
     return is_lazy(o) or (type(o) is type(was) and not has_values(o, was)) # one of another type is cut into shards
 
-def _removed(target):
-    "Parameters that the run trained where it was stopped, and that were gone when the way began"
-    if not target.in_memory: return set() # a file has their values
-    return {k for k,attrs in target.noted.items() if attrs.get('requires_grad')} - target.trained.keys()
-
 def _saved_by_callbacks(learn):
     "Parameters, by `id`, that get their values with the state of a callback"
     parts = [vars(cb).get(k) for cb in learn.cbs for k in getattr(cb, '_stateattrs')]
     return {id(p) for o in parts if isinstance(o, nn.Module) for p in o.parameters()}
 
-def _warn_of_remade(learn, target):
-    "Warn of parameters and of an optimizer that have been made anew on the way"
-    now,was = _trained(learn),target.trained
-    kept = target.kept.keys() | _saved_by_callbacks(learn)
-    if new := sorted(k for k in _removed(target) & now.keys() if id(now[k]) not in kept):
-        warn(f"{listed(new, 4)} {'were' if new[1:] else 'was'} trained where the fit was stopped, and removed when it "
-        "ended. What is there now is new, and what the run had learned there is lost. A callback that adds such a part "
-        "keeps it, and puts it in its place again where a fit resumes")
-    anew = [k for k,o in now.items() if was.get(k) is not None and o is not was[k] and id(o) not in target.kept]
-    if lost := [k for k in anew if _is_lost(now[k], was[k])]: warn(f"On the way to where the run was stopped, "
-        f"{listed(lost, 4)} {'were' if lost[1:] else 'was'} made anew, and what the run had learned there is lost. "
-        "A callback that makes it, makes it only `if not self.resuming`")
+class Belongings:
+    "What a run has when the way back begins: of what is made anew on the way, the state is lost"
+    def __init__(self, learn, stopped): # `stopped`: as in `WayBack.begin`
+        self.trained,self.objects = _trained(learn),_objects(learn) # objects are not new where callbacks put them back
+        self.unnamed,self.removed = {},set() # a file has values of the removed parameters
+        if not stopped.in_memory: return
+        self.unnamed = _unnamed(learn.cbs)
+        was_trained = {k for k,attrs in noted_in(stopped).items() if attrs.get('requires_grad')}
+        self.removed = was_trained-self.trained.keys() # when the fit ended
+
+    def warn_of_lost(self, learn):
+        "Warn of what has been made anew"
+        self._warn_of_unnamed(learn)
+        now,saved = _trained(learn),_saved_by_callbacks(learn)
+        if new := sorted(k for k in self.removed & now.keys() if id(now[k]) not in self.objects.keys() | saved):
+            warn(f"{listed(new, 4)} {'were' if new[1:] else 'was'} trained where the fit was stopped, and removed when "
+            "it ended. What is there now is new, and what the run had learned there is lost. A callback that adds such "
+            "a part keeps it, and puts it in its place again where a fit resumes")
+        def is_anew(k, was): return was is not None and now[k] is not was and id(now[k]) not in self.objects
+        anew = {k:was for k,was in self.trained.items() if k in now and is_anew(k, was)}
+        if lost := [k for k,was in anew.items() if _is_lost(now[k], was)]: warn("On the way to where the run was "
+            f"stopped, {listed(lost, 4)} {'were' if lost[1:] else 'was'} made anew, and what the run had learned there "
+            "is lost. A callback that makes it, makes it only `if not self.resuming`")
+
+    def _warn_of_unnamed(self, learn):
+        now = {k:o for k,o in _unnamed(learn.cbs).items() if o is not learn.model and o is not learn.opt}
+        def is_new(k, was):
+            return id(now[k]) not in self.objects and digest(was.state_dict())!=digest(now[k].state_dict())
+        if lost := [k for k,was in self.unnamed.items() if k in now and is_new(k, was)]:
+            warn(f"The fit that resumes has made {listed(sorted(lost))} anew, and the state that was there is lost: "
+                "name it in `_stateattrs`")
 
 # %% ../../nbs/loop/05_way_back.ipynb #WayBack
 class WayBack(Route):
@@ -274,10 +278,8 @@ class WayBack(Route):
         if (n := stopped.position.counters.train_iter)>self.lineage[-1].n_iter: self.turn('resume', n)
         stopped.check_loader(learn.dls.train)
         at = self._start_out(stopped, attributes)
-        self.target = Target(at, stopped.cbs, dict(overrides), snapshot_of_weights(learn), trained=_trained(learn),
-            kept=_kept(learn), in_memory=stopped.in_memory, by_fit=by_fit, cut_validation=cut_validation,
-            unnamed=_unnamed(learn.cbs) if stopped.in_memory else {}, noted=noted_in(stopped),
-            owners=owners(attributes.roots))
+        self.target = Target(at, stopped.cbs, dict(overrides), snapshot_of_weights(learn), Belongings(learn, stopped),
+            stopped.in_memory, by_fit, cut_validation, noted_in(stopped), owners(attributes.roots))
 
     def _start_out(self, stopped, attributes):
         "Restore what has to be there before callbacks set up; the position that the fit goes to"
@@ -322,8 +324,7 @@ class WayBack(Route):
         "Restore the run, now that the loop is where it was stopped"
         learn,target = self.learn,self.target
         target.snapshot.restore()
-        _warn_of_new(learn, target.unnamed, target.kept)
-        _warn_of_remade(learn, target)
+        target.had.warn_of_lost(learn)
         train,at,draws = learn.dls.train,target.position,self.draws
         if at.next!='batch': # in no pass over the loader, which would know its length
             learn.note_n_train()
@@ -360,11 +361,12 @@ def as_at(
     is_stopped = stopped is not None and at is stopped.position
     if is_stopped: attributes = learn.route.attributes_for(stopped)
     if not attributes: yield; return
-    now,kept = learn.route.attributes.values(),is_stopped and stopped.weights and snapshot_of_weights(learn)
+    now = learn.route.attributes.values()
+    weights = snapshot_of_weights(learn) if is_stopped and stopped.weights else None
     try:
         if is_stopped: stopped.put_weights()
         learn.route.attributes.put(attributes)
         yield
     finally:
         learn.route.attributes.put(now)
-        if kept: kept.restore()
+        if weights: weights.restore()
