@@ -49,7 +49,7 @@ opt_attrs = 'opt','lr','opt_as_made' # attributes that `create_opt` sets
 def is_ready(opt_func): return isinstance(opt_func, torch.optim.Optimizer)
 
 class OptimizerMixin(FreezeMixin, InferenceMixin):
-    "Makes the optimizer, and sets its hyper-parameters"
+    "Makes the optimizer, and sees that it trains the model"
     opt_as_made = Made()
     model_in_fit = None # the model of which `check_opt` knows in this fit that the optimizer trains it
     came_with = None # in a fit: hyper-parameters that each of its optimizers had when it came, and has again at the end
@@ -75,7 +75,7 @@ class OptimizerMixin(FreezeMixin, InferenceMixin):
         args = {k:getattr(self, k) for k in ('opt_func','splitter','wd_bn_bias')}
         self.note_made(args=args, own_lr=self.lr if no_lr else self.opt_as_made.own_lr)
         self.note_opt()
-        if self.mode=='fit': self._take_over_rates(old)
+        if self.mode=='fit': take_over_rates(self, old)
         return self.opt
 
     def _note_how_it_steps(self):
@@ -91,17 +91,6 @@ class OptimizerMixin(FreezeMixin, InferenceMixin):
 
     def note_rates(self): self.note_made(rates={k:v for k,v in all_hypers(self.opt).items() if k in ('lr','wd')})
     def note_made(self, **values): self.opt_as_made = replace(self.opt_as_made, **values)
-
-    def _take_over_rates(self, old):
-        "Let an optimizer that was made during a fit train with the rates that the `old` one has reached"
-        start = self.route.fit_start
-        start.outside_of_new = self.came_with[self.opt]
-        for k,began in start.rates.items():
-            if k not in hypers(self.opt): continue
-            v = get_hyper(old, k) if old is not None and k in hypers(old) else began
-            if v==get_hyper(self.opt, k): continue # to set weight decay may split groups
-            if len(v)==n_groups(self.opt): self.set_hyper(k, v)
-            elif len({*v})==1: self.set_hyper(k, v[0])
 
     def check_opt(self):
         "See that the optimizer trains this model, and not one that it was before"
@@ -122,6 +111,20 @@ class OptimizerMixin(FreezeMixin, InferenceMixin):
             self.model_in_fit = self.model
         super().train_all()
 
+# %% ../../nbs/loop/07_fitting.ipynb #HyperMixin
+def take_over_rates(learn, old):
+    "Let an optimizer that was made during a fit train with the rates that the `old` one has reached"
+    start = learn.route.fit_start
+    start.outside_of_new = learn.came_with[learn.opt]
+    for k,began in start.rates.items():
+        if k not in hypers(learn.opt): continue
+        v = get_hyper(old, k) if old is not None and k in hypers(old) else began
+        if v==get_hyper(learn.opt, k): continue # to set weight decay may split groups
+        if len(v)==n_groups(learn.opt): learn.set_hyper(k, v)
+        elif len({*v})==1: learn.set_hyper(k, v[0])
+
+class HyperMixin(OptimizerMixin):
+    "Sets hyper-parameters"
     def spare_norms(self):
         "Take norms and biases out of weight decay, unless `wd_bn_bias`; also of an optimizer that was given ready"
         if self.wd_bn_bias: return
@@ -365,7 +368,7 @@ def run_fit(learn,
         train_on(bounds, cbs, held)
 
 # %% ../../nbs/loop/07_fitting.ipynb #StopMixin
-class StopMixin(OptimizerMixin):
+class StopMixin(HyperMixin):
     "Stops a fit, says where it is, and restores what a fit changes"
     def uncut(self): return HeldInInference(self)
     def ignores_cancel(self, e, cb): return self.mode=='fit' and self.route.ignores_cancel(e, cb)
