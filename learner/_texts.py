@@ -1411,7 +1411,7 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
                  'length\n'
                  '- `every`: In optimizer steps: update the average each time so many are done; default: each epoch\n'
                  "- `validate`: In a fit, validate with the average; `'both'`: also, in columns `swa/valid_loss`, …",
- 'SWA.rescale_hyper': 'Parameters:\n\n- `values`: As in `HyperScheduler`',
+ 'SWA.rescale_hyper': 'Parameters:\n\n- `name`: Of the hyper-parameter\n- `values`: One per group',
  'Sanity.__init__': 'Parameters:\n\n- `n`: Batches of each loader',
  'SaveModelCallback.__init__': 'Parameters:\n'
                                '\n'

@@ -338,7 +338,10 @@ class SWA(WeightAverage):
         "Rates of the last part: those of `lr`, or what was asked for in their place, unless the script has others now"
         own = values_for(first_groups(self.learn.opt), self.lr)
         return self.asked[1] if self.asked and self.asked[0]==own else own
-    def rescale_hyper(self, name, values): # As in `HyperScheduler`
+    def rescale_hyper(self,
+        name, # Of the hyper-parameter
+        values, # One per group
+    ):
         "As a fit resumes in the last part, let it have these rates from here on; None leaves a group alone"
         if name!='lr' or self.lr is None or self.lrs is None: return False
         old = self._rates()
