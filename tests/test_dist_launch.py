@@ -480,20 +480,44 @@ def test_what_would_come_back_to_a_model_of_another_shape_is_refused():
     init(torch.ones(1, 2))
     _check_model(lazy, init.state_dict())
 
+def fit_a_copy(here, **kwargs):
+    "Fit a copy, as a worker does, and bring everything back"
+    from learner.dist.launch import brought_back,gathering,known_objects,take_in
+    worker = copy.deepcopy(here)
+    had = {id(p) for g in worker.opt.param_groups for p in g['params']}
+    known,every = ([f(o, []) for o in (here, worker)] for f in (known_objects, gathering)) # before the fit
+    worker.fit(1, **kwargs)
+    take_in(here, every[0], known[0], brought_back(worker, every[1], known[1], had))
+    return worker
+
+def test_settings_that_a_callback_has_changed_come_back():
+    new = dict(lr=.05, wd=.3, moms=(.9,.8,.9), wd_bn_bias=True, train_bn=False, monitor='train_loss',
+        path=Path('there').absolute(), model_dir=Path('weights'))
+    here = two_layers()
+    here.create_opt()
+    fit_a_copy(here, cbs=Callback(after_fit=lambda cb: vars(cb.learn).update(new)))
+    assert {k:getattr(here, k) for k in new}==new
+
+@pytest.mark.parametrize('reset', [False, True])
+def test_a_rate_that_the_optimizer_brought_along_is_still_its_own(reset):
+    "Another optimizer brings another"
+    here = two_layers()
+    here.lr,here.opt_func = None,torch.optim.RMSprop
+    here.create_opt()
+    fit_a_copy(here, reset_opt=reset)
+    here.opt_func = torch.optim.SGD
+    here.create_opt()
+    assert here.lr==1e-3
+
 @pytest.mark.parametrize('adds,empty', [(False, False), (True, False), (False, True)])
 def test_groups_that_weight_decay_has_split_in_the_workers_come_back(adds, empty):
     "With those that a callback has added. The next fit is that of a learner which has trained here"
-    from learner.dist.launch import brought_back,gathering,known_objects,take_in
     def add(learn): learn.opt.add_param_group(dict(params=[*learn.model[2].parameters()], lr=.1))
     cbs = [Callback(before_train=add)]*adds
     splitter = lambda m: [[*m[0].parameters()] if adds else [*m.parameters()], *[[]]*empty]
     here = two_layers(wd=.1, splitter=splitter)
     here.create_opt()
-    worker = copy.deepcopy(here)
-    had = {id(p) for g in worker.opt.param_groups for p in g['params']}
-    known,every = ([f(o, []) for o in (here, worker)] for f in (known_objects, gathering)) # before the fit
-    worker.fit(1, cbs=cbs)
-    take_in(here, every[0], known[0], brought_back(worker, every[1], known[1], had))
+    worker = fit_a_copy(here, cbs=cbs)
     sizes = [len(g['params']) for g in here.opt.param_groups]
     assert sizes==[len(g['params']) for g in worker.opt.param_groups]==([1,1,2] if adds else [2,2]+[0]*empty)
     close([weights(here), rows(here)], [weights(worker), rows(worker)])

@@ -101,7 +101,8 @@ def unpack(data, known):
 
 # %% ../../nbs/dist/08_launch.ipynb #brought_back
 counted = ('epoch','n_epoch','start_epoch','n_train_iter','n_step','train_iter','opt_step','epoch_start','n_train',
-    'n_iter','results','stop_reason','run_config','recognized','lr','monitor','_frozen')
+    'n_iter','results','stop_reason','run_config','recognized','_frozen')
+settings = 'lr','wd','moms','wd_bn_bias','train_bn','monitor','path','model_dir'
 of_route = 'stopped','lineage','fit_start'
 
 def n_hooks(learn):
@@ -133,7 +134,8 @@ def brought_back(learn, every, known, had) -> bytes:
     added = [] if new_opt else [*map(new_groups, parts_of(learn.opt))]
     replaced = not any(o is learn.loss_func for o in known) # by a callback
     loss = learn.loss_func if replaced and _packs(learn.loss_func, known) else None
-    own,route = ({k:vars(o)[k] for k in ks if k in vars(o)} for o,ks in ((learn, counted), (learn.route, of_route)))
+    named = (learn, counted+settings),(learn.route, of_route)
+    own,route = ({k:vars(o)[k] for k in ks if k in vars(o)} for o,ks in named)
     return pack(dict(model=learn.model.state_dict(), opt=learn.opt and learn.opt.state_dict(), own=own, route=route,
         added=added, new_loss=loss, n_hooks=n_hooks(learn), state=dict(learn.state),
         loss=learn.loss_func.state_dict() if isinstance(learn.loss_func, nn.Module) and not replaced else None,
@@ -168,7 +170,10 @@ def take_in(learn, every, known, data):
     if res['opt'] is not None: put_opt(learn, res['opt'], res['model']) # weight decay has split its groups there
     learn.route.attributes.put(res['attributes'])
     learn.route.attributes.note_moved()
-    vars(learn).update(res['own'])
+    own = res['own']
+    # another object would no longer be what the optimizer brought along; of arrays, `==` has many answers
+    if pickle.dumps(own['lr'])==pickle.dumps(learn.lr): del own['lr']
+    vars(learn).update(own)
     vars(learn.route).update(res['route'])
     if stopped := learn.route.stopped: stopped.attributes_left.note_owners(learn.route.attributes) # those of here
     put_state(learn, res['state'])
