@@ -527,6 +527,83 @@ def fit_sharded(*cbs, n_epoch=2, shard=None, **kwargs):
     plain = all(type(p) is nn.Parameter for p in learn.model.parameters())
     return state(learn, ids=seen.seen, sizes=parts.sizes, model=type(learn.model).__name__, plain=plain)
 
+class Warmed(nn.Module):
+    "Its output grows with the batches that it counts"
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(5, 8), nn.LeakyReLU(), nn.Linear(8, 3))
+        self.step,self.counts,self.is_new = 0,dict(n=0),True
+    def forward(self, x):
+        if self.training:
+            self.step,self.counts['n'] = self.step+1,self.counts['n']+1
+            if hasattr(self, 'is_new'): del self.is_new
+        return self.body(x*torch.tensor([.01,1,1,1,1]))*min(1, self.step/20)
+
+class ChangesModules(Callback):
+    "Sets, freezes, replaces and hooks what the model consists of, while it may be in parts"
+    run_valid = False
+    def before_fit(self): self.had = self.learn.model.body[1]
+    def before_batch(self): self.had.negative_slope = self.learn.train_iter/30
+    def after_step(self):
+        i,body = self.learn.train_iter,self.learn.model.body
+        if i==3: body[0].weight.requires_grad_(False)
+        if i==5: self.handles = [body[0].register_forward_hook(lambda m,x,o: o*.5), body.register_forward_pre_hook(
+            lambda m,x: x[0]*1.1, prepend=True)]
+        if i==8: body[0].weight.requires_grad_(True); body.append(nn.Tanh())
+        if i==10: body[2].bias.requires_grad_(False); body[2].scaled = True
+        if i==12: self.handles.pop(0).remove()
+
+def changes_modules(folder, shard=True):
+    "What is changed in training, without pauses, with those that need the whole model, and with files in parts"
+    def pause(learn):
+        if learn.training and learn.train_iter%3==0: learn.at_pause(lambda: None)
+    res = []
+    for i,cb in enumerate((Callback, on(event.after_step)(pause), Checkpoint(2, 'iter', sharded=shard))):
+        learn,model = make(path=f'{folder}/{i}'),Warmed()
+        learn.model,attrs = model,[{*vars(m)} for m in model.modules()]
+        with learn.distrib_ctx(shard=plugin() if shard else False): learn.fit(2, cbs=[ChangesModules, cb])
+        added = [sorted({*vars(m)}-had) for m,had in zip(model.modules(), attrs)] # before the `Tanh`
+        hooks = [len(o) for m in model.modules() for k,o in vars(m).items() if '_hooks' in k and isinstance(o, dict)]
+        res.append(state(learn, same=learn.model is model, counts=[model.step, model.counts, hasattr(model, 'is_new')],
+            slope=model.body[1].negative_slope, trained=[p.requires_grad for p in model.parameters()], added=added,
+            types=[type(m).__name__ for m in model.modules()], hooks=hooks))
+    return res
+
+class LastOfLSTM(nn.Module):
+    def __init__(self): super().__init__(); self.rnn,self.lin = nn.LSTM(1, 4, batch_first=True),nn.Linear(4, 3)
+    def forward(self, x): return self.lin(self.rnn(x[...,None]*.01)[0][:,-1])
+
+class CallsAsListed(nn.Module):
+    "Has its layer in a list, too"
+    def __init__(self): super().__init__(); self.lin = nn.Linear(5, 3); self.listed = [self.lin]
+    def forward(self, x): return self.listed[0](x*.01)
+
+def other_modules(name, shard=True):
+    learn = make()
+    learn.model = globals()[name]()
+    with learn.distrib_ctx(shard=plugin() if shard else False): return state(learn.fit(2))
+
+class Looks(nn.Module):
+    def __init__(self): super().__init__(); self.lin,self.table = nn.Linear(5, 3),nn.Embedding(4, 3, sparse=True)
+    def forward(self, x): return self.lin(x)+self.table((x[:,0]%4).long())
+
+class LossOfHead(nn.Module):
+    "A loss that has a layer of the model, and a parameter"
+    def __init__(self, head): super().__init__(); self.head,self.scale = head,nn.Parameter(torch.ones(3))
+    def forward(self, x, y): return F.cross_entropy(self.head(x)*self.scale, y)
+
+def refused_in_parts(name):
+    "The error of a fit, and batches before it"
+    learn = make(opt_func=getattr(torch.optim, name, torch.optim.SGD))
+    if name=='fused': learn.opt_func = partial(torch.optim.SGD, fused=True)
+    if name=='sparse': learn.model = Looks()
+    if name=='loss':
+        head = nn.Linear(3, 3)
+        learn.model,learn.loss_func = nn.Sequential(nn.Linear(5, 3), head),LossOfHead(head)
+    with learn.distrib_ctx(shard=plugin(), timeout=20):
+        try: learn.fit(1)
+        except Exception as e: return f'{type(e).__name__}: {e}',learn.train_iter
+
 def full_disk(learn):
     "From now on this process can write no file of more than a few bytes"
     import resource

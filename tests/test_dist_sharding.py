@@ -1,5 +1,5 @@
 "Model and optimizer in parts, by FSDP2: the numbers of one process, and files that do not know of parts"
-import signal
+import re,signal
 from functools import partial
 import pytest,torch
 from torch import nn
@@ -45,9 +45,38 @@ def test_an_average_without_some_tensors_goes_with_the_parameters_that_it_is_of(
     learn = Learner(DataLoaders([(torch.randn(4, 3), torch.randn(4, 2))]*4), Net(), nn.MSELoss(), opt_func=SGD,
         cbs=EMA(.5)).remove_cb(ProgressCallback).fit(1)
     shards,seen = Shards(learn, None),[]
-    shards.were = learn.model,learn.loss_func
     shards.trade_all({}, lambda v,p: seen.append(p) or v)
     assert [id(p) for p in seen]==[id(p) for p in learn.model.lin.parameters()]
+
+def test_modules_keep_what_was_changed_while_they_were_in_parts(tmp_path):
+    """Attributes, hooks, layers, and what is frozen: set by the model or by a callback, which may have had the layer
+    before. Nothing of FSDP stays"""
+    ref = one('changes_modules', str(tmp_path/'one'), shard=False)
+    assert ref[0]['counts']==[14, dict(n=14), False] and ref[0]['trained']==[True, True, True, False]
+    for res in together(2, 'changes_modules', str(tmp_path), limit=120):
+        for a,b in zip(res, ref):
+            close(*({k:o[k] for k in o if k not in ('rank','random')} for o in (a, b)))
+            assert a['same']
+
+@pytest.mark.parametrize('name', ['LastOfLSTM', *also('CallsAsListed')])
+def test_a_layer_that_is_known_by_two_ways(name):
+    "Its weights are also in a list, or it is in one itself"
+    ref = one('other_modules', name, shard=False)
+    for o in together(2, 'other_modules', name): close([o['weights'], o['rows']], [ref['weights'], ref['rows']])
+
+refused = [('Adafactor','`Adafactor`.*another optimizer'), ('Rprop','`Rprop`.*another optimizer'),
+    ('fused','`fused=True` of `SGD`.*leave it out'), ('sparse','`table`.*without `sparse=True`'),
+    ('loss',"`head.weight`, `head.bias` of the loss")]
+
+def test_what_cannot_be_in_parts_is_refused_before_the_first_batch():
+    cases = [('refused_in_parts', (name,), {}) for name,_ in refused]
+    for res in together(2, 'several', cases, limit=120):
+        for (why,n),(_,match) in zip(res, refused): assert re.search(f'^ValueError: `shard`.*{match}', why) and n==0
+
+@slow
+def test_muon_on_parts():
+    "It makes whole matrices orthogonal, in 16 bits; `by_shape` gives it some of the parameters"
+    same_as_whole(2, opt_func=by_shape(), eps=.03)
 
 @slow
 def test_a_part_in_which_nothing_counts():

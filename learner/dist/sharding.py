@@ -15,11 +15,14 @@ __all__ = []
 
 # %% ../../nbs/dist/06_sharding.ipynb #imports
 from contextlib import contextmanager
+from functools import partial
+from itertools import chain
 from pathlib import Path
 from shutil import rmtree
 import torch
 from torch import nn
 from ..core.checks import extra,listed
+from ..values.functions import module_internals
 from ..values.tensors import in_parts,whole_of
 from ..model.hypers import parts_of
 from ..data.batches import tensors_in
@@ -29,14 +32,51 @@ from ..technique.mixed_precision import MixedPrecision
 from .processes import ProcessFailed
 from .engine import make_accelerator,trained_ids
 
-# %% ../../nbs/dist/06_sharding.ipynb #view_of
-def view_of(module, views):
-    "A copy of a module and its submodules, with the same parameters and buffers; `views` has the ones made before"
-    if module not in views:
-        res = views[module] = type(module).__new__(type(module))
-        vars(res).update({k: v.copy() if isinstance(v, dict) and k!='_buffers' else v for k,v in vars(module).items()})
-        vars(res)['_modules'] = {k: o and view_of(o, views) for k,o in module._modules.items()}
-    return views[module]
+# %% ../../nbs/dist/06_sharding.ipynb #Divided
+def is_of_fsdp(hook): return (getattr(hook, '__module__', None) or '').startswith('torch.distributed.fsdp')
+
+class Divided:
+    "Modules that FSDP divides, until `undo`; then `redo` divides them again"
+    def __init__(self,
+        module, # With all its submodules
+    ):
+        self.module,self.modules = module,()
+        self.whole = [(m, k, p) for m in module.modules() for k,p in m._parameters.items() if p is not None]
+
+    def divide(self, how): # `how(module)` changes it
+        before = [(m, type(m), {*vars(m)}) for m in self.module.modules()]
+        try: how(self.module)
+        finally: self.modules = [(m, cls, vars(m).keys()-names) for m,cls,names in before]
+
+    def undo(self):
+        self.parts = [(m, k, m._parameters[k]) for m,k,_ in self.whole]
+        self.aside = [self._plain(*o) for o in self.modules]
+        for o in self.whole: setattr(*o) # an LSTM has them in a list, too
+
+    def _plain(self, m, cls, added):
+        "Make a module what it was; returns what it has been"
+        hooks = [d for k in module_internals if '_hooks' in k and isinstance(d := vars(m).get(k), dict)]
+        own = {i for d in hooks for i,f in d.items() if is_of_fsdp(f)}
+        res = m,type(m),{k: vars(m).pop(k) for k in added},[(d, d.copy()) for d in hooks]
+        m.__class__ = cls
+        for d in hooks:
+            for i in own & d.keys(): del d[i]
+        return res
+
+    def redo(self):
+        for m,cls,attrs,hooks in self.aside:
+            m.__class__ = cls
+            vars(m).update(attrs)
+            for d,had in hooks: d.clear(); d.update(had) # in their order
+        for o in self.parts: setattr(*o)
+
+    def end(self):
+        "Undo it for good: the modules can be divided anew"
+        from torch.distributed._composable_state import _module_state_mapping
+        self.undo()
+        for m,*_ in self.modules:
+            _module_state_mapping.pop(m, None)
+            if isinstance(m, nn.RNNBase): m._init_flat_weights() # it remembers weights that FSDP has emptied
 
 # %% ../../nbs/dist/06_sharding.ipynb #part_of
 def part_like(v, p):
@@ -63,24 +103,22 @@ class Shards:
     def __init__(self, learn, accelerator):
         self.learn,self.accelerator,self.pairs = learn,accelerator,None
 
-    def _sharded(self, module, name):
-        "A view of `module` whose parameters are in parts"
+    def _divide(self, module, name):
         prepare = extra('accelerate', 'dist', '`Distributed`').utils.fsdp2_prepare_model
-        self.views = {}
-        view = prepare(self.accelerator, view_of(module, self.views))
-        new = dict(view.named_parameters(remove_duplicate=False))
-        for k,p in module.named_parameters(remove_duplicate=False):
+        was = [*module.named_parameters(remove_duplicate=False)]
+        self.divided.append(divided := Divided(module))
+        divided.divide(partial(prepare, self.accelerator))
+        new = dict(module.named_parameters(remove_duplicate=False))
+        for k,p in was:
             self.pairs[id(p)] = p,new[k]
             self.names[id(new[k])] = f'{name}.{k}'
-        return view
 
     def split(self):
         "Let go of all but the part of this process"
-        learn,self.pairs,self.names = self.learn,{},{}
-        self.were = learn.model,learn.loss_func
-        learn.model = self._sharded(learn.model, 'model')
+        learn,self.pairs,self.names,self.divided = self.learn,{},{},[]
+        self._divide(learn.model, 'model')
         if isinstance(learn.loss_func, nn.Module) and trained_ids(learn.loss_func):
-            learn.loss_func = self._sharded(learn.loss_func, 'loss_func')
+            self._divide(learn.loss_func, 'loss_func')
         to = {i:s for i,(p,s) in self.pairs.items()}
         self.trade_all(to, part_like)
         for p,s in self.pairs.values():
@@ -91,7 +129,7 @@ class Shards:
         "`trade` in all optimizers, and `change` the averages of weights that callbacks have"
         for opt in parts_of(self.learn.opt): trade(opt, to, change)
         for cb in averaging(self.learn):
-            cb.avg = [change(o, to.get(id(p), p)) for o,p in zip(cb.avg, averaged_in(self.were[0], cb.buffers))]
+            cb.avg = [change(o, to.get(id(p), p)) for o,p in zip(cb.avg, averaged_in(self.learn.model, cb.buffers))]
 
     @torch.no_grad()
     def join(self,
@@ -122,9 +160,14 @@ class Shards:
             opt.state.clear()
         self._end()
 
+    def keep_frozen(self):
+        "Freeze parameters, or not, as their parts have been"
+        for p,s in self.pairs.values(): p.requires_grad_(s.requires_grad)
+
     def _end(self):
-        self.learn.model,self.learn.loss_func = self.were
-        self.pairs = self.were = self.views = None
+        self.keep_frozen()
+        for o in self.divided: o.end()
+        self.pairs = self.divided = None
 
 # %% ../../nbs/dist/06_sharding.ipynb #write_parts
 def write_parts(procs, folder, parts) -> dict: # Hashes of all files, by name
@@ -155,9 +198,10 @@ class Away:
     ):
         self.shards,self.procs,self.parts,self.files = shards,procs,shards.parts(),None
         self.stand_ins = {k: torch.zeros((), dtype=v.dtype).expand(v.shape) for k,v in self.parts.items()}
-        learn,pairs = shards.learn,shards.pairs.values()
-        self.aside = learn.model,learn.loss_func,[(p, p.data) for p,_ in pairs]
-        learn.model,learn.loss_func = shards.were
+        pairs = shards.pairs.values()
+        self.aside = [(p, p.data) for p,_ in pairs]
+        shards.keep_frozen()
+        for o in shards.divided: o.undo()
         change = self._change(self.parts, self.stand_ins)
         for p,s in pairs: p.data,p.grad = map(change, (s, s.grad))
         shards.trade_all({id(s):p for p,s in pairs}, change)
@@ -167,10 +211,10 @@ class Away:
         return lambda v,p=None: to.get(id(v), v)
 
     def put_back(self):
-        shards,learn = self.shards,self.shards.learn
+        shards = self.shards
         shards.trade_all({i:s for i,(_,s) in shards.pairs.items()}, self._change(self.stand_ins, self.parts))
-        learn.model,learn.loss_func,values = self.aside
-        for p,v in values: p.data,p.grad = v,None
+        for o in shards.divided: o.redo()
+        for p,v in self.aside: p.data,p.grad = v,None
 
     @contextmanager
     def saved(self, saved, file):
@@ -181,8 +225,28 @@ class Away:
         except BaseException: rmtree(folder, ignore_errors=True); raise
 
 # %% ../../nbs/dist/06_sharding.ipynb #check_shardable
+def check_optimizer(opt):
+    "Refuse what torch cannot compute on parts"
+    name,optim = type(opt).__name__,torch.optim
+    if isinstance(opt, (optim.Adafactor,optim.Rprop)): raise ValueError(
+        f"`shard` does not work with `{name}`, which torch cannot compute on parts: use another optimizer")
+    if isinstance(opt, (optim.SGD,optim.Adagrad)) and any(g.get('fused') for g in opt.param_groups): raise ValueError(
+        f"`shard` does not work with `fused=True` of `{name}`, which torch cannot compute on parts: leave it out")
+
+def check_modules(model, loss_func):
+    "Refuse sparse gradients, and parameters that would be divided twice"
+    modules = [model] + ([loss_func] if isinstance(loss_func, nn.Module) and trained_ids(loss_func) else [])
+    for k,m in chain(*(o.named_modules() for o in modules)):
+        if isinstance(m, (nn.Embedding,nn.EmbeddingBag)) and m.sparse and m.weight.requires_grad: raise ValueError(
+            f"`shard` does not work with sparse gradients, as those of `{k}`: make it without `sparse=True`")
+    first,*others = ({id(p):k for k,p in o.named_parameters()} for o in modules)
+    if both := [k for o in others for i,k in o.items() if i in first]: raise ValueError(
+        f"`shard` cannot divide {listed(both)} of the loss, because the model has the same: use them in one of the two")
+
 def check_shardable(learn):
     "Refuse what cannot be trained in parts"
+    for opt in parts_of(learn.opt): check_optimizer(opt)
+    check_modules(learn.model, learn.loss_func)
     if any(o.amp_mode=='fp16' for o in learn.cbs.of(MixedPrecision)): raise ValueError(
         "`shard` does not work with `fp16`, whose steps are skipped where a process sees an overflow: "
         "use `bf16`")
