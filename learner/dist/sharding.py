@@ -49,7 +49,7 @@ class Divided:
         finally: self.modules = [(m, cls, vars(m).keys()-names) for m,cls,names in before]
 
     def undo(self):
-        self.parts = [(m, k, m._parameters[k]) for m,k,_ in self.whole]
+        self.parts = [(m, k, m._parameters.get(k)) for m,k,_ in self.whole]
         self.aside = [self._plain(*o) for o in self.modules]
         for o in self.whole: setattr(*o) # an LSTM has them in a list, too
 
