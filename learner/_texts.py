@@ -26,7 +26,6 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
                            '\n'
                            '- `learn`: The learner after its batch: `learn.pred`, `learn.yb` and `learn.loss` are '
                            'those of the batch',
- 'AccumMetric.add': 'Parameters:\n\n- `pred`: Predictions of a batch\n- `targ`: Its targets',
  'AccumMetric.called_with_axis': 'How to write this metric with another axis of the classes; None if it has none\n'
                                  '\n'
                                  'Parameters:\n'

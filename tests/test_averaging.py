@@ -319,34 +319,26 @@ class Rates(Callback):
     def after_batch(self):
         if self.learn.train_iter in self.stops: self.learn.stop_soon()
 
-@pytest.mark.parametrize('anneal', [0, 2])
-@pytest.mark.parametrize('change', ['resume','set_hyper'])
-@pytest.mark.parametrize('fit', ['fit','fit_one_cycle'])
-def test_a_rate_that_is_asked_for_in_the_last_part_holds_from_there_on(fit, change, anneal, capsys):
-    "The schedule, which counts no longer, is not said to be scaled"
-    def go(*stops):
-        learn = mk(SWA(.5, lr=.01, anneal=anneal), rates := Rates(*stops))
-        return getattr(learn, fit)(4),rates.seen
-    learn,seen = go(14, 20)
-    if change=='resume': learn.resume(lr=.5)
-    else:
-        learn.set_hyper('lr', .5)
-        learn.resume()
-    out = capsys.readouterr().out
-    learn.resume() # stopped again, it keeps the rate
-    assert seen[:14]==go()[1][:14] and seen[14:]==[[.5]]*10 and not learn.swa.asked[0]==learn.swa.asked[1]
-    assert out.count('has the `lr` [0.5] from here on, not [0.01]')==1 and 'schedule' not in out
-    assert not capsys.readouterr().out
-
 @pytest.mark.filterwarnings('ignore:The run resumes with other settings')
-def test_a_rate_of_the_last_part_is_saved_in_files_until_the_script_has_another(tmp_path):
-    def new(lr): return mk(SWA(.5, lr=lr, anneal=0), rates := Rates(14, 20), path=tmp_path),rates.seen
-    learn,_ = new(.01)
-    file = learn.fit(4).resume(lr=.5).save_state('here')
-    for lr,rate in ((.01, .5), (.02, .02)):
-        learn,seen = new(lr)
-        learn.load_state(file).resume()
-        assert seen==[[rate]]*4
+@pytest.mark.parametrize('anneal', [0, 2])
+@pytest.mark.parametrize('fit,change', [('fit','edited script'),
+    *((fit, change) for fit in ('fit','fit_one_cycle') for change in ('resume','set_hyper'))])
+def test_a_rate_that_is_asked_for_in_the_last_part_is_not_used_and_said_so(fit, change, anneal, capsys, tmp_path):
+    "Nor is the schedule, which counts no longer, said to be scaled"
+    def new(*stops):
+        return mk(SWA(.5, lr=.01, anneal=anneal), Checkpoint(), rates := Rates(*stops), path=tmp_path),rates.seen
+    def go(learn, lr, **kwargs): return getattr(learn, fit)(4, lr, **kwargs)
+    learn,whole = new()
+    go(learn, .1)
+    learn,seen = new(14)
+    go(learn, .1)
+    capsys.readouterr()
+    if change=='edited script': learn,seen = new()
+    with pytest.warns(UserWarning, match=r"The `lr` with which the run resumes is not used: .* `SWA` sets it to 0.01"):
+        if change=='edited script': go(learn, .5, resume=True)
+        elif change=='resume': learn.resume(lr=.5)
+        else: learn.set_hyper('lr', .5); learn.resume()
+    assert seen[-10:]==whole[14:] and 'schedule' not in capsys.readouterr().out
 
 def test_at_once_and_not_at_all():
     assert mk(SWA(1, lr=.02, anneal=0)).fit(2).recorder.lrs==[.1]*6+[.02]*6

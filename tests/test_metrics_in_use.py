@@ -226,6 +226,17 @@ def no_zeros(pred, targ, ignore_index=0):
     kept = targ!=ignore_index
     return (pred.argmax(1)==targ)[kept].float().mean()
 
+class Rmse(AccumMetric):
+    "Has a method of a name that many classes have"
+    def __init__(self): super().__init__(F.mse_loss); self.n = 0
+    def add(self, n): self.n += n
+    def accumulate(self, learn): self.add(len(learn.y)); super().accumulate(learn)
+
+def test_a_metric_of_a_class_with_methods_of_its_own():
+    m = Rmse()
+    learn = synth_learner(metrics=m).fit(1)
+    assert m.n>0 and m.value==pytest.approx(learn.final_record['valid_loss'])
+
 @pytest.mark.parametrize('kind', [AvgMetric, partial(AccumMetric, flatten=False)], ids=['average','whole'])
 @pytest.mark.parametrize('f,loss_func,index', [
     (partial(no_zeros, ignore_index=2), nn.CrossEntropyLoss(ignore_index=1), 2),

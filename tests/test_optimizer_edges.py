@@ -1,6 +1,8 @@
 "Optimizers that begin anew, several as one, and what each setting of the factories does"
 import io,pickle,re
+from contextlib import nullcontext
 from copy import copy,deepcopy
+from dataclasses import dataclass
 from functools import partial
 from types import SimpleNamespace
 import pytest,torch
@@ -411,6 +413,49 @@ def test_each_optimizer_of_a_fit_ends_with_the_settings_that_it_came_with(how, r
     for o in (first, learn.opt, *getattr(learn, 'opts', ())):
         wd = .3 if how in (remade, wrapped) or o is first else 0
         assert all_hypers(o)==dict(lr=[.01], mom=[.5], wd=[wd])
+
+@pytest.mark.parametrize('momentum', [.9, 0], ids=['same','none'])
+def test_a_schedule_resumes_as_it_was_where_the_optimizer_was_assigned_in_the_fit(momentum):
+    def go(stops):
+        learn = synth_learner(n_train=4, n_valid=0, lr=.01, opt_func=partial(torch.optim.SGD, momentum=.9))
+        def assigns(learn):
+            if learn.epoch==1 and not learn.resuming:
+                learn.opt = torch.optim.SGD(learn.model.parameters(), lr=.05, momentum=momentum)
+        def stop(learn):
+            if stops and learn.train_iter==6: learn.stop_soon()
+        learn.fit_one_cycle(3, .1, cbs=[on(event.before_epoch)(assigns), on(event.after_batch)(stop)])
+        if stops: learn.resume()
+        return learn.recorder.lrs,[p.tolist() for p in learn.model.parameters()]
+    assert go(True)==go(False)
+
+@dataclass
+class Plain(torch.optim.SGD):
+    "Equal to others of equal fields, and without a hash"
+    params:list
+    lr:float = .01
+    def __post_init__(self): torch.optim.SGD.__init__(self, self.params, self.lr)
+def test_an_optimizer_without_a_hash_trains():
+    learn = synth_learner(n_train=3, n_valid=0, lr=.01, opt_func=Plain)
+    assert learn.fit(1, .5).opt_step==3 and get_hyper(learn.opt, 'lr')==[.01]
+
+@pytest.mark.parametrize('fails', [True,False])
+def test_a_fit_ends_where_an_optimizer_that_it_had_has_lost_a_group(fails):
+    learn,held = synth_learner(n_train=3, n_valid=0, lr=.01, model=TwoParts(), splitter=parts),[]
+    def change(learn):
+        if learn.epoch==1: held.append(learn.opt); learn.create_opt(); held[0].param_groups.pop()
+        if learn.epoch==2 and fails: raise KeyError('the real one')
+    with pytest.raises(KeyError, match='the real one') if fails else nullcontext():
+        learn.fit(3, .5, cbs=on(event.before_epoch)(change))
+    assert get_hyper(held[0], 'lr')==[.01] and get_hyper(learn.opt, 'lr')==[.01, .01]
+
+halves = partial(torch.optim.lr_scheduler.ExponentialLR, gamma=.5)
+@pytest.mark.parametrize('sched', [lambda: Warmup(2), lambda: TorchScheduler(halves)], ids=['warmup','torch'])
+def test_a_group_that_was_added_in_a_fit_keeps_a_rate_that_no_schedule_has_replaced(sched):
+    extra = nn.Parameter(torch.zeros(1))
+    def adds(learn): learn.opt.add_param_group(dict(params=[extra], lr=.003))
+    learn = synth_learner(n_train=3, n_valid=0, lr=.01, opt_func=torch.optim.SGD)
+    learn.fit(2, cbs=[sched(), on(event.after_fit)(adds)])
+    assert get_hyper(learn.opt, 'lr')==[.01, .003]
 
 @pytest.mark.parametrize('several', [True,False])
 def test_a_group_that_was_added_in_a_fit_is_left_with_no_value_of_a_schedule(several):

@@ -13,7 +13,7 @@ from contextlib import contextmanager,nullcontext
 from dataclasses import dataclass,field,replace
 from math import inf
 from typing import Any
-from weakref import WeakKeyDictionary
+from weakref import ref
 import torch
 from torch.nn.parameter import is_lazy
 from ..core.checks import brief,checked,listed,short_name,whole
@@ -24,12 +24,12 @@ from ..core.tracebacks import warn
 from ..data.loaders import length
 from ..model.groups import FreezeMixin,norm_bias_params
 from ..model.hypers import all_hypers,first_groups,get_hyper,hypers,is_split,n_groups,parts_of,set_hyper
-from ..model.hypers import spare,values_for,with_added,with_usual
+from ..model.hypers import spare,values_for,with_added
 from ..model.optimizer import OptimList,clear_state,decay_by_hook,drop_grads,go_with_params,make_opt
 from ..model.optimizer import params_of,to_eval
 from ..model.weights import named_params
 from .loop import has_grads,own_pieces
-from .inference import InferenceMixin,check_parts,release_frames
+from .inference import InferenceMixin,check_parts,release_frames,uncached_casts
 from .position import Bounds,Counters
 from .interrupt import HeldInInference,HeldInterrupt,load_optimizers
 from .way_back import Stopped,given_hypers,overrides_of,scheduled_in
@@ -48,11 +48,29 @@ opt_attrs = 'opt','lr','opt_as_made' # attributes that `create_opt` sets
 
 def is_ready(opt_func): return isinstance(opt_func, torch.optim.Optimizer)
 
+class CameWith:
+    "Hyper-parameters that each optimizer of a fit had when it was made or assigned; restored when the fit ends"
+    def __init__(self, opt): # With which the fit begins
+        self.noted = [] # no dict: optimizers may be equal, or have no hash
+        self.note(opt)
+    def note(self, opt):
+        "`now` are those of the optimizer that the fit has"
+        self.now = next((values for r,values in self.noted if r() is opt), None)
+        if self.now is not None: return
+        self.now = all_hypers(opt)
+        self.noted.append((ref(opt), self.now))
+
+    def put_back(self, scheduled): # Names; schedules have overwritten what an added group had
+        for r,values in reversed(self.noted): # a later optimizer may wrap an earlier one, with its groups
+            if (opt := r()) is None: continue
+            n = n_groups(opt) # some may have been removed
+            for k,v in values.items(): set_hyper(opt, k, with_added(opt, k, v[:n], usual=k in scheduled))
+
 class OptimizerMixin(FreezeMixin, InferenceMixin):
     "Makes the optimizer, and sees that it trains the model"
     opt_as_made = Made()
     model_in_fit = None # the model of which `check_opt` knows in this fit that the optimizer trains it
-    came_with = None # in a fit: hyper-parameters that each of its optimizers had when it came, and has again at the end
+    came_with = None # in a fit: `CameWith`
     def _named(self): return named_params(self.model) # for `FreezeMixin`
 
     def create_opt(self):
@@ -81,8 +99,7 @@ class OptimizerMixin(FreezeMixin, InferenceMixin):
     def _note_how_it_steps(self):
         "Note also, in a fit, what an optimizer that was made or assigned has come with"
         super()._note_how_it_steps()
-        if self.came_with is None or self.opt is None or self.opt in self.came_with: return
-        self.came_with[self.opt] = all_hypers(self.opt)
+        if self.came_with is not None and self.opt is not None: self.came_with.note(self.opt)
 
     def note_opt(self):
         "Note the optimizer and its rates, to tell later what was assigned, or written into its groups"
@@ -97,7 +114,8 @@ class OptimizerMixin(FreezeMixin, InferenceMixin):
         known = {*map(id, params_of(self.opt))}
         ours = [id(p) in known for g in self.param_groups() for p in g]
         ready = is_ready(self.opt_func)
-        if (any if ready else all)(ours): return
+        enough = any(ours) if ready else all(ours)
+        if enough: return
         if ready: why = ("the optimizer in `opt_func` was made of others. Make it of `model.parameters()`, or write "
             f"`opt_func=torch.optim.{short_name(self.opt_func)}`")
         elif self.mode is None: why = "if they are new, write `fit(…, reset_opt=True)`"
@@ -114,9 +132,7 @@ class OptimizerMixin(FreezeMixin, InferenceMixin):
 # %% ../../nbs/loop/07_fitting.ipynb #HyperMixin
 def take_over_rates(learn, old):
     "Let an optimizer that was made during a fit train with the rates that the `old` one has reached"
-    start = learn.route.fit_start
-    start.outside_of_new = learn.came_with[learn.opt]
-    for k,began in start.rates.items():
+    for k,began in learn.route.fit_start.rates.items():
         if k not in hypers(learn.opt): continue
         v = get_hyper(old, k) if old is not None and k in hypers(old) else began
         if v==get_hyper(learn.opt, k): continue # to set weight decay may split groups
@@ -331,9 +347,9 @@ def put_hypers(learn, asked, stopped):
         if stopped is not None:
             v = with_added(learn.opt, k, v)
             if get_hyper(learn.opt, k)==v: continue
-        stay = saved and is_split(saved)==is_split(learn.opt.param_groups) # groups, as they are
-        if stay: set_hyper(learn.opt, k, v)
-        else: learn.set_hyper(k, v)
+        same_groups = saved and is_split(saved)==is_split(learn.opt.param_groups)
+        if same_groups: set_hyper(learn.opt, k, v)
+        else: learn.set_hyper(k, v) # which may split them
     rates = [k for k in ('wd','lr') if k in hypers(learn.opt)]
     learn.route.fit_start.rates = {k:asked.get(k) or get_hyper(learn.opt, k) for k in rates} # spared groups have 0
 
@@ -411,9 +427,9 @@ class StopMixin(HyperMixin):
     def fitting(self, mode):
         "Around a fit or `lr_find`: restore modes and hyper-parameters at the end"
         self.model_in_fit = self.model # callbacks may replace it, and the optimizer
-        outside = self.route.fit_start.outside = all_hypers(self.opt)
-        self.came_with = WeakKeyDictionary({self.opt: outside})
-        with self.keep_modes():
+        self.came_with = CameWith(self.opt)
+        self.route.fit_start.outside = self.came_with.now
+        with uncached_casts(), self.keep_modes():
             self.enter_mode(mode)
             if has_grads(self.opt): drop_grads(self.opt) # a `backward` by hand may have left some
             params = {*map(id, self.model.parameters())}
@@ -424,10 +440,8 @@ class StopMixin(HyperMixin):
                 self.forget_batch()
                 self.route.release_workers()
                 self.searches.end()
-                opts,self.came_with,self.model_in_fit = [*self.came_with.items()],None,None
-                scheduled = scheduled_in(self) # so that what a group was added with has been overwritten
-                for o,values in reversed(opts): # a later one may wrap one that was there before, with its groups
-                    for k,v in values.items(): set_hyper(o, k, (with_usual if k in scheduled else with_added)(o, k, v))
+                self.came_with.put_back(scheduled_in(self, [False]))
+                self.came_with = self.model_in_fit = None
                 self.note_opt()
 
 # %% ../../nbs/loop/07_fitting.ipynb #FitMixin

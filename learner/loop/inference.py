@@ -61,15 +61,13 @@ def release_frames(e):
 # %% ../../nbs/loop/02_inference.ipynb #uncached_casts
 @contextmanager
 def uncached_casts():
-    "Within it, a `torch.autocast` that is open already keeps no casts of weights, which training or loading outdates"
+    "Within it, a `torch.autocast` that is open already keeps no casts of weights, which training outdates"
     inside = torch.autocast_increment_nesting()>1 # also one that is not enabled lets those within it keep theirs
     torch.autocast_decrement_nesting()
     if not (inside and torch.is_autocast_cache_enabled()): yield; return
     torch.set_autocast_cache_enabled(False)
     try: yield
-    finally:
-        torch.set_autocast_cache_enabled(True)
-        torch.clear_autocast_cache() # those from before
+    finally: torch.set_autocast_cache_enabled(True)
 
 # %% ../../nbs/loop/02_inference.ipynb #RestoreMixin
 run_attrs = (*batch_attrs, *phase_attrs, 'n_train_iter','n_step','epoch','n_epoch','start_epoch','train_iter',
@@ -87,15 +85,16 @@ class RestoreMixin(Loop):
 
     @contextmanager
     def keep_modes(self):
-        """Restore what a run changes in itself: mode, training, modes of modules, run flags of callbacks. Within it,
-        an autocast from outside keeps no weights"""
+        "Restore what a run changes in itself: mode, training, modes of modules, run flags of callbacks"
         mode,training,roots = self.mode,self.training,(self.model, self.loss_func)
         modes = [(o, o.training) for m in roots if isinstance(m, nn.Module) for o in m.modules()]
         runs = [(cb, vars(cb).get('run')) for cb in self.cbs]
-        with self.uncut() as body, uncached_casts():
+        with self.uncut() as body:
             try:
+                torch.clear_autocast_cache() # of weights that may have changed since
                 with body(): yield
             finally:
+                torch.clear_autocast_cache() # an inference casts without gradients
                 for o,v in modes: o.training = v
                 was_fit = self.mode=='fit'
                 self.mode = mode

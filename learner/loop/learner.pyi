@@ -159,7 +159,7 @@ class Learner:
         ...
     @contextmanager
     def keep_modes(self):
-        'Restore what a run changes in itself: mode, training, modes of modules, run flags of callbacks. Within it,\nan autocast from outside keeps no weights'
+        'Restore what a run changes in itself: mode, training, modes of modules, run flags of callbacks'
         ...
     @contextmanager
     def nested_inference(self, resumable=...):

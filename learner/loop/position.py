@@ -86,14 +86,14 @@ class HypersAndGrads:
     rates:dict   # `lr` and `wd` with which the fit began
     groups:list  # All values of each parameter group
     grads:dict   # Gradients that wait for their step, by parameter
-    outside_of_new:dict|None=None # As `outside`, of an optimizer that was made during the fit; not in files
+    outside_of_opt:dict|None=None # As `outside`, of the optimizer that the fit has here; not in files
 
     @classmethod
     def of(cls, learn, with_grads=True):
         values = [*map(values_in, learn.opt.param_groups)]
         grads = _waiting_grads(learn.opt) if with_grads else {}
         began = learn.route.fit_start
-        return cls(began.outside, began.rates, values, grads, began.outside_of_new)
+        return cls(began.outside, began.rates, values, grads, learn.came_with and learn.came_with.now)
 
     def put(self, learn):
         opt,shared = learn.opt,{}
@@ -104,15 +104,15 @@ class HypersAndGrads:
 
     def changed(self, learn):
         "Hyper-parameters that were changed since the fit was stopped, with None for groups that were not"
-        was,now = self.outside_of_new or self.outside,learn.route.fit_start.outside
+        was,now = self.outside_of_opt or self.outside,learn.route.fit_start.outside
         both = {k:list(zip(v, now[k])) for k,v in was.items() if k in now} # a fit may have added groups
         return {k:[None if new==old else new for old,new in vs] for k,vs in both.items() if any(a!=b for a,b in vs)}
 
 def change_hypers(learn,
     asked, # Values by name, one per group, or None where nothing was asked for
 ) -> list: # Names whose schedules took the change
-    """Set hyper-parameters from here on; where a callback schedules one, it scales the rest of its schedule instead. Of
-    several, that is the one that comes last in a batch, whose values count"""
+    """Set hyper-parameters from here on; where a callback schedules one, it scales the rest of its schedule instead. If
+    several do, only the last in `order` is asked, since its values count"""
     cbs = learn.cbs.sorted('order')[::-1]
     taken = [k for k,vs in asked.items() if any(cb('rescale_hyper', k, vs) for cb in cbs)]
     for k,vs in asked.items():

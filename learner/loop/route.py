@@ -64,7 +64,7 @@ class Whereabouts(WayBack):
         draws,i = self.outer_pass or (self.draws,learn.iter)
         if draws is None or not draws.at_start: return None
         counted = learn.train_iter-learn.epoch_start>i # by `TrainEvalCallback`: batch `i` is done
-        at = Position.of(learn, 'batch', i+counted, draws=draws, exact=False).complete(learn)
+        at = Position.of(learn, 'batch', i+1 if counted else i, draws=draws, exact=False).complete(learn)
         # pieces of the user's may leave half a batch outside of the scope `batch`, in which a cut is noted
         half = not counted and (self.cut_batch or own_pieces(learn))
         if not half: return at

@@ -157,7 +157,6 @@ class FitStart:
     samples:dict=field(default_factory=dict) # What tells the samples of the loaders apart
     outside:dict=field(default_factory=dict) # Hyper-parameters, which are restored when the fit ends; by `fitting`
     rates:dict=field(default_factory=dict)   # `lr` and `wd` with which it trains; by `run_fit`
-    outside_of_new:dict|None=None  # The same of the optimizer that was made last during the fit; by `create_opt`
     runs:dict=field(default_factory=dict)    # `run` of callbacks by name, when all had set up; by `epochs`
 
     def moved_until(self, counts): # `counts_of` the training loader, with digests

@@ -77,11 +77,8 @@ class Gathered(Metric):
         self.preds,self.targs,self.n_batches = [],[],0
         self.sizes = [] # of the predictions and targets of each batch, `(n_batches, 2)` in pieces
 
-    def add(self,
-        pred, # Predictions of a batch
-        targ, # Its targets
-    ):
-        "Take in copies, since loaders and models may use their memory again"
+    def _gather(self, pred, targ):
+        "Take in copies of those of a batch, since loaders and models may use their memory again"
         _check_joins(self.name, self.preds, pred)
         _check_joins(self.name, self.targs, targ)
         self.n_batches = self.n_batches+1
@@ -143,7 +140,7 @@ class AccumMetric(Gathered):
         if self.ignores:
             if self.ignored is None: self.ignored = ignored_by(self.func, learn)
         elif self.drops: self.ignored = ignore_index_of(loss_of(learn))
-        self.add(*self._in_one_shape(pred, targ))
+        self._gather(*self._in_one_shape(pred, targ))
 
     def _measured(self, pred, targ):
         "Predictions as `func` takes them, decisions or scores, and targets"

@@ -193,17 +193,18 @@ def with_added(
     opt:torch.optim.Optimizer, # Any optimizer of torch
     name:str, # A hyper-parameter
     vs:list, # A value for each of its groups at some time
+    usual:bool=False, # Whether the others have the defaults of their optimizer, and not what they have now
 ) -> list: # One for each group
-    "`vs`, and for groups that have been added since, what they have"
-    return [*vs, *get_hyper(opt, name)[len(vs):]]
+    "`vs`, and the values of groups that have been added since"
+    return [*vs, *(usual_hyper if usual else get_hyper)(opt, name)[len(vs):]]
 
-def with_usual(opt, name, vs): # As above
-    "`vs`, and for groups that have been added since, what their optimizer gives to one of which nothing is said"
+def usual_hyper(opt, name) -> list: # One value per group
+    "What groups have of which nothing is said: the defaults of their optimizer"
     defaults = {id(g):o.defaults for o in parts_of(opt) for g in o.param_groups}
     def usual(g):
         own = defaults.get(id(g), {})
         return read_hyper(own if _place(own, name) else g, name)
-    return [*vs, *map(usual, first_groups(opt)[len(vs):])]
+    return [*map(usual, first_groups(opt))]
 
 # %% ../../nbs/model/02_hypers.ipynb #set_in_group
 def _of_others(opt, g, name):

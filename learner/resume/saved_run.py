@@ -187,7 +187,7 @@ def position_to_file(at, opt, enc):
         if not res[k]: del res[k]
     del res['loader']['drawn_from'] # weights of a sampler: if they have moved, a warning tells
     del res['loader']['own_iterator'] # in memory only
-    del res['hypers_and_grads']['outside_of_new'] # the fit that resumes begins with the optimizer of before
+    del res['hypers_and_grads']['outside_of_opt'] # the fit that resumes begins with the optimizer of before
     res['hypers_and_grads']['grads'] = [at.hypers_and_grads.grads.get(p) for p in params_of(opt)]
     return enc(res, 'at')
 

@@ -11,7 +11,7 @@ __all__ = ['WeightAverage', 'EMA', 'SWA']
 
 # %% ../../nbs/technique/06_averaging.ipynb #imports
 from contextlib import contextmanager,nullcontext
-from itertools import chain,zip_longest
+from itertools import chain
 from types import SimpleNamespace
 import torch
 from torch import nn
@@ -26,7 +26,6 @@ from ..model.groups import check_hyper
 from ..model.hypers import first_groups,get_hyper,values_for
 from ..model.optimizer import in_use,to_eval,to_train
 from ..model.weights import refuse_lazy,unwrapped
-from ..record.progress import say
 from ..record.recorder import Recorder
 from ..schedule.schedules import SchedCos
 from ..schedule.schedulers import ParamScheduler
@@ -308,7 +307,7 @@ class SWA(WeightAverage):
     ([Izmailov et al. 2018](https://arxiv.org/abs/1803.05407)). With batch norms, each validation of the average takes
     a pass over the training data"""
     order = ParamScheduler.order+10 # its learning rate counts, and at the end its weights, not a tracker's best
-    _stateattrs = *WeightAverage._stateattrs,'lrs','asked','norms','layers'
+    _stateattrs = *WeightAverage._stateattrs,'lrs','norms','layers'
     anew,is_trial = True,False
     @checked(start='>=0', anneal='>=0', every='>=1', validate=...)
     def __init__(self,
@@ -324,30 +323,23 @@ class SWA(WeightAverage):
         check_hyper('lr', lr)
         self.start,self.lr,self.anneal,self.every = start,lr,anneal,every
         self.lrs = None # of the groups, when the last part begins
-        self.asked = None # rates of `lr`, and those that a resumed fit was asked for in their place
 
     def prepare_fit(self): self.is_trial = bool(self.learn.limits.get('train')) # a `Limit` begins later
     def before_fit(self):
         super().before_fit()
-        self.lrs,self.asked,self.since = None,None,-1
-        if self.lr is not None: self._rates()
+        self.lrs,self.since = None,-1
+        if self.lr is not None: values_for(first_groups(self.learn.opt), self.lr)
         if self.fitting and 1<=self.start>=self.learn.n_epoch and not self.is_trial: raise ValueError(
             f"`SWA` begins after {self.start} epochs, but there are only {self.learn.n_epoch}")
 
-    def _rates(self):
-        "Rates of the last part: those of `lr`, or what was asked for in their place, unless the script has others now"
-        own = values_for(first_groups(self.learn.opt), self.lr)
-        return self.asked[1] if self.asked and self.asked[0]==own else own
     def rescale_hyper(self,
         name, # Of the hyper-parameter
         values, # One per group
     ):
-        "As a fit resumes in the last part, let it have these rates from here on; None leaves a group alone"
+        "As a fit resumes in the last part, say that its rate is that of `SWA`; a schedule before it is not scaled"
         if name!='lr' or self.lr is None or self.lrs is None: return False
-        old = self._rates()
-        def changed(vs): return [v if new is None else new for v,new in zip_longest(vs, values)]
-        self.lrs,self.asked = changed(self.lrs),(values_for(first_groups(self.learn.opt), self.lr),changed(old))
-        say(f"The last part of training, which `SWA` averages, has the `lr` {self.asked[1]} from here on, not {old}")
+        warn("The `lr` with which the run resumes is not used: in the last part of training, `SWA` sets it to "
+            f"{self.lr}. `learn.{self.name}.lr = …` changes that")
         return True
 
     def _since(self, ended=False):
@@ -375,7 +367,7 @@ class SWA(WeightAverage):
         if self.lr is None or self.since<-1e-9: return
         if self.lrs is None: self.lrs = get_hyper(self.learn.opt, 'lr')
         pos = min(1., max(0., self.since)/self.anneal) if self.anneal and self.learn.n_train else 1.
-        self.learn.set_hyper('lr', SchedCos(self.lrs, self._rates())(pos))
+        self.learn.set_hyper('lr', SchedCos(self.lrs, values_for(first_groups(self.learn.opt), self.lr))(pos))
 
     def after_step(self):
         if self._stepped() and self.every and not self.steps%self.every and self.since>-1e-9: self._add()
