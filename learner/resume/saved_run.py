@@ -14,7 +14,7 @@ Weights and the optimizer's state are a small part of what training is made of. 
 | `outside` | its hyper-parameters outside of the fit | `OptState.of` | `OptState.put` |
 | `opt_attrs` | attributes that an optimizer of your own has | `OptState.of` | `OptState.put` |
 | `at` | where the run is: a `Position`, without its `callbacks`, `state` and `attributes`, which have keys of their own, and `others`; `modules`, `runs`, `evaluated` and `stop_reason` only if there are some | `Position.of`, `complete`, `position_to_file` | `position_from_file`, `Position.put` |
-| `at.next`, `at.batch`, `at.announced`, `at.exact` | between which two batches or phases | `Pauses.pause` | `ResumableRoute` |
+| `at.next`, `at.batch`, `at.announced`, `at.exact` | between which two batches or phases | `Pauses` | `ResumableRoute` |
 | `at.counters`, `at.bounds` | epochs, batches and steps done; where the fit ends | `Counters.of`, `Bounds.of` | `Counters.put`, `Position.show`; `run_fit`, but `fit(…, resume=…)` has bounds of its own |
 | `at.hypers_and_grads` | hyper-parameters of the moment and those from before the fit, gradients that wait for their step | `HypersAndGrads.of` | `HypersAndGrads.put` |
 | `at.loader` | a `LoaderState`: batches drawn, generators, counts of samplers, a description | `Draws.state`; where no batch was drawn, `Position.of` | `Draws.resume`, `Draws.restore` |
