@@ -115,6 +115,38 @@ def test_a_run_that_resumes_with_nothing_left_to_log_ends_without_its_error(tmp_
     *rows,end = strict(json_log.file.read_text())
     assert end==dict(kind='end', error=None, stop_reason=None) and [o['kind'] for o in rows].count('end')==0
 
+class Fails(Listed):
+    "Fails in one of its methods"
+    at = None
+    def start(self, resumed):
+        super().start(resumed)
+        if self.at=='start': raise ConnectionError('no server')
+    def log_params(self, config):
+        if self.at=='log_params': raise ConnectionError('no server')
+
+def test_a_logger_that_was_opened_is_closed_if_its_server_refuses_the_settings(tmp_path):
+    log = Fails()
+    log.at = 'log_params'
+    with pytest.raises(ConnectionError): fitted(tmp_path, log)
+    assert [o[0] for o in log.heard]==['start','finish']
+
+def test_a_logger_that_cannot_start_where_a_fit_resumes_is_not_started_twice(tmp_path):
+    log = Fails()
+    learn = fitted(tmp_path, [log, stops_after(15)])
+    log.at,n = 'start',len(log.heard)
+    with pytest.raises(ConnectionError) as e: learn.resume()
+    assert log.heard[n:]==[('start', True)] and not any('cleanup_fit' in o for o in e.value.__notes__)
+
+def test_a_fit_that_a_logger_refuses_changes_no_log_of_the_fit_before(tmp_path):
+    log = JSONLogger()
+    learn = fitted(tmp_path, log, n_epoch=1, n_train=2)
+    before = log.file.read_text()
+    with pytest.raises(ValueError, match='Two loggers write'): learn.fit(1, cbs=[log, JSONLogger()])
+    assert log.file.read_text()==before
+    log.append = True
+    learn.fit(1, cbs=log)
+    assert list(log.read_log()['step'])==[2, 4]
+
 def test_a_fit_that_is_over_before_it_began_leaves_nothing_open(tmp_path):
     log = Listed(batches=1)
     with pytest.raises(ZeroDivisionError): fitted(tmp_path, [log, Raise('before_train', ZeroDivisionError)])
@@ -1017,6 +1049,16 @@ def test_a_run_that_resumes_keeps_its_rows_and_those_of_others_apart(tmp_path, m
     mine = list(a.recorder['valid_loss'])
     assert len({*mine,*others})==8
     assert losses_in(make(), tmp_path)==(mine[:2]+others+mine[2:] if append else mine)
+
+@both_files
+def test_a_run_that_is_stopped_again_before_it_logs_leaves_the_rows_of_others(tmp_path, cls):
+    a,b = a_run(tmp_path, cbs=cls(append=True)),a_run(tmp_path, lr=.01)
+    a.fit(4, cbs=stops_after(7))
+    others = list(b.fit(3, cbs=cls(append=True)).recorder['valid_loss'])
+    for n in (8,9): a.resume(cbs=stops_after(n))
+    a.resume(cbs=[])
+    mine = list(a.recorder['valid_loss'])
+    assert losses_in(cls(), tmp_path)==mine[:2]+others+mine[2:]
 
 @pytest.mark.parametrize('make', [CSVLogger, JSONLogger])
 @pytest.mark.parametrize('n,killed', [(4, 11), (5, 11), (8, 11), (3, 4), (4, 5), (6, 7)])

@@ -70,13 +70,13 @@ class Logger(LogMethods, Callback):
     def before_fit(self):
         name = type(self).__name__
         self.rec = find_recorder(self)
+        self.offset,self.of_run,self.error,self._next_check = self._next_offset,self.learn.lineage[-1].run,None,0.
+        self._forget()
         if type(self).log is Logger.log:
             raise TypeError(f"`{name}` logs nothing: it has no method `log(row, step, kind)`")
         others = [o for o in self.learn.cbs.of(Logger) if o is not self]
         if self.place and any(o.place==self.place for o in others):
             raise ValueError(f"Two loggers write to `{self.place}`: remove one, or give it another place")
-        self.offset,self.of_run,self.error,self._next_check = self._next_offset,self.learn.lineage[-1].run,None,0.
-        self._forget()
 
     def _forget(self):
         "Nothing of this fit has been logged"
@@ -108,9 +108,10 @@ class Logger(LogMethods, Callback):
 
     def cleanup_fit(self):
         if self.rec is None: return
+        over = self.error is None and not self.learn.route.unfinished
         try:
-            if self.logged:
-                self.begin() # a run that resumes, and has nothing left to log, has another end all the same
+            if over and self.logged: self.begin() # a run that has resumed with nothing left to log gets another end
+            if self._running:
                 try: self._log_batches()
                 finally: self.finish()
         finally:
