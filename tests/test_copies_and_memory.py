@@ -156,6 +156,36 @@ def test_a_model_with_wrapped_functions_is_copied_before_and_after_a_fit(stops, 
     twin = copied(learn)
     assert twin.model.n==learn.model.n>0 and goes_on(twin)==goes_on(learn) and twin.model.n==learn.model.n
 
+class Nothing: "What a variable of a function has before there is a value"
+def averaged():
+    mean = Nothing()
+    def loss(p, y):
+        nonlocal mean
+        res = F.mse_loss(p, y)
+        mean = res.item() if isinstance(mean, Nothing) else .5*mean+.5*res.item()
+        return res*(1+mean)
+    return loss
+
+def test_a_file_of_a_copy_has_variables_that_had_no_value_before(tmp_path):
+    def learner():
+        torch.manual_seed(0)
+        return Learner(synth_dls(4, 0), RegModel(), averaged(), lr=.05, path=tmp_path).remove_cb(ProgressCallback)
+    def stop(learn): learn.stop_soon()
+    whole = learner().fit(2)
+    learn = learner().fit(2, cbs=on(event.before_train(once=1))(stop)) # which notes what there is
+    twin = copy.deepcopy(learn)
+    twin.resume(cbs=on(event.after_batch(once=5))(stop)).save_state('here')
+    other = learner()
+    other.load_state('here')
+    other.resume(cbs=[])
+    assert all(map(torch.equal, other.model.parameters(), whole.model.parameters()))
+
+def test_a_class_that_holds_a_type_beside_what_has_no_copy():
+    learn = made()
+    class Typed(RegModel): pair = int,threading.Lock()
+    learn.model = Typed()
+    assert copy.deepcopy(learn.fit(1)).model.pair is Typed.pair
+
 class Locked(torch.nn.Linear):
     "Holds what cannot be copied, and leaves it out of its state"
     def __init__(self, *args): super().__init__(*args); self.scale = 1.; self.open()

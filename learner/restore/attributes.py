@@ -18,6 +18,7 @@ from contextvars import ContextVar
 from enum import Enum,EnumMeta
 from functools import partial
 from types import FunctionType
+from typing import Any,NamedTuple
 import torch
 from torch import nn
 from torch.nn.modules.lazy import LazyModuleMixin
@@ -97,15 +98,16 @@ def owners(
     return res
 
 # %% ../../nbs/restore/05_attributes.ipynb #is_other
-def _state_of(v):
-    "What to compare of a value or a container; other objects themselves"
-    if is_value(v): return type(v),digest(v, 20)
-    contents = [kind.read(v) for kind in kinds_of(type(v)) if kind.by_value]
-    return (type(v),digest(contents, 20)) if contents else v
+class _State(NamedTuple):
+    "What to compare of a value or a container"
+    cls:type
+    digest:Any
 
-def _is_state(o):
-    "Whether `_state_of` gave what to compare, and not the object itself"
-    return type(o) is tuple and len(o)==2 and isinstance(o[0], type)
+def _state_of(v):
+    "The `_State` of a value or a container; other objects themselves"
+    if is_value(v): return _State(type(v), digest(v, 20))
+    contents = [kind.read(v) for kind in kinds_of(type(v)) if kind.by_value]
+    return _State(type(v), digest(contents, 20)) if contents else v
 
 _empty = [_state_of(v) for v in (None, False, {}, [])] # such as a cache, or a record of figures
 
@@ -126,7 +128,7 @@ def _is_other(was, v, now):
 # %% ../../nbs/restore/05_attributes.ipynb #holds
 def _holds(own, k, v):
     "Whether the value `v` is there already, as far as can be told"
-    return k in own and (state := _state_of(v))[1] is not None and _state_of(own[k])==state
+    return k in own and (state := _state_of(v)).digest is not None and _state_of(own[k])==state
 
 def _lengths(own):
     "Of the lists that functions and classes have: one that becomes longer is a record, and none of the run's state"
@@ -177,6 +179,12 @@ class AttributeValues:
         return lost
 
 # %% ../../nbs/restore/05_attributes.ipynb #Attributes
+def _in_copies(o, own):
+    "Names of the attributes `own` of `o` that a copy of it gets"
+    own_copy = hasattr(type(o), '__deepcopy__') # as of parametrized modules, whose `__getstate__` fails
+    state = own if own_copy or type(o).__getstate__ is object.__getstate__ else o.__getstate__()
+    return state if isinstance(state, dict) else own
+
 class Attributes(AttributeValues):
     "Attributes of modules and other objects, to tell later which have changed"
     def __init__(self,
@@ -193,12 +201,8 @@ class Attributes(AttributeValues):
     def __getstate__(self):
         there,before = owners(self.roots),{}
         for path,own in self.before.items():
-            o = there.get(path)
-            own_copy = hasattr(type(o), '__deepcopy__') # as of parametrized modules, whose `__getstate__` fails
-            picky = not isinstance(o, type) and not own_copy and type(o).__getstate__ is not object.__getstate__
-            state = o.__getstate__() if picky else own
-            kept = own if not isinstance(state, dict) else state
-            if path in self.lists: kept = {k for k,v in own.items() if _is_state(v)} # what they hold may have no copy
+            if path in self.lists: kept = {k for k,v in own.items() if isinstance(v, _State)} # others may have no copy
+            else: kept = _in_copies(there.get(path), own)
             before[path] = {k:v if k in kept else ... for k,v in own.items()}
         return vars(self) | dict(before=before)
 
@@ -208,10 +212,10 @@ class Attributes(AttributeValues):
         for k,v in _own(o).items():
             now = _state_of(v)
             was = before.get(k, getattr(type(o), k, None) if callable(v) else None) # a method that was replaced
-            if was is ...: continue # not known to a copy
+            if was is ... and not (path in self.lists and is_value(v)): continue # not known to a copy
             if path in self.lists and isinstance(v, (list,deque)) and self.lists[path].get(k)!=len(v): continue
             if is_value(v):
-                if now[1] is None or was!=now: res[k] = v
+                if now.digest is None or was!=now: res[k] = v
             elif is_iterator(type(v)) or _is_other(was, v, now): others.append(k)
         return res,others
 
@@ -310,6 +314,8 @@ class AttributesLeft:
         new = {path for path in at.keys()|there.keys() if self._is_new(path, there.get(path))}
         now = attributes.values()
         res = changed_since(now, {k:v for k,v in self.values.items() if k not in new})
-        def kept(path, k): return self.is_copy or k not in self.values.get(path, ()) or k in now.get(path, ())
-        at = {path:{k:v for k,v in own.items() if kept(path, k)} for path,own in at.items() if path not in new}
-        return res | {path:own | res.get(path, {}) for path,own in at.items()}
+        deleted = {(path, k) for path,own in self.values.items() for k in own.keys()-now.get(path, {}).keys()}
+        if self.is_copy: deleted = set() # a copy may lack what its owner leaves out
+        for path in at.keys()-new:
+            res[path] = {k:v for k,v in at[path].items() if (path, k) not in deleted} | res.get(path, {})
+        return res

@@ -62,7 +62,7 @@ def _watch_dict(contents, o):
     if isinstance(o, OrderedDict): contents.add_other(lambda: _flat(_in_dict(o))) # methods of `dict` know another order
     else: contents.add(o, dict); contents.add_values(o)
 def _known(o, base):
-    "The class whose methods write to `o`: of your own classes, they may change what is assigned"
+    "The nearest class of a library: methods of your own may change or refuse what is assigned"
     return next(k for k in type(o).__mro__ if issubclass(k, base) and of_library(k))
 
 def _put_dict(o, was):

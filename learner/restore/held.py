@@ -25,8 +25,8 @@ from ..values.functions import of_library
 from ..values.caches import Cached
 from .tensors import is_array,most_values,noted,unique_tensors
 from .contents import Contents,same_contents,same_objects
-from .containers import ContainerKind,attributes,copy_of_iterator,inside,is_iterator,is_searched
-from .containers import kinds_of,may_hold,slots,structure_of
+from .containers import ContainerKind,attributes,copy_of_iterator,inside,is_iterator,kinds_of,may_hold
+from .containers import slots,structure_of
 
 # %% ../../nbs/restore/04_held.ipynb #Noted
 @dataclass
@@ -96,7 +96,9 @@ class Holders:
     def _note(self, o, kind, outside):
         was = kind.read(o)
         values = [*was.values()] if type(was) is dict else was[:]
-        if isinstance(o, dict) and any(map(is_searched, {*map(type, was)})): values += filter(_is_plain, was) # its keys
+        if isinstance(o, dict) and len(was)<=1000: # objects that are keys by what they are, and not by what they hold
+            by_identity = {k for k in map(type, was) if k.__hash__ is object.__hash__}
+            values += [k for k in was if type(k) in by_identity and _is_plain(k)]
         if any(map(is_iterator, {*map(type, values)})): self._copy_iterators(o, was)
         self.noted.append(_Noted(o, kind, was, structure_of(o), outside))
         return values
@@ -119,7 +121,7 @@ class Holders:
             "moved it: an iterator of a `DataLoader` or of a function with `yield` has no copy, nor in Python 3.14 "
             "one of `itertools`. An object that counts can be put back")
         if not self.moved: return
-        for o in self.noted: o.restore()
+        for o in sorted(self.noted, key=lambda o: isinstance(o.o, (dict,set))): o.restore() # keys before their dicts
 
 # %% ../../nbs/restore/04_held.ipynb #HeldBuffers
 def put_buffers(buffers):

@@ -13,6 +13,7 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader,Dataset,Sampler,Subset
 from learner.all import *
+from learner.restore.held import Holders
 import hidden
 
 matplotlib.use('agg')
@@ -501,6 +502,32 @@ def test_objects_that_are_keys_are_put_back():
     learn = Learner(DataLoaders([(X[:4], Y[:4])], device='cpu'), model, F.cross_entropy)
     learn.get_preds(0)
     assert [o.calls for o in model.shares]==[0,0]
+
+class Key:
+    "Its hash follows its state"
+    n = 0
+    def __hash__(self): return self.n
+    def __eq__(self, o): return type(o) is Key and o.n==self.n
+@pytest.mark.parametrize('also', [False, True], ids=['in the dict alone','elsewhere too'])
+def test_keys_that_a_model_changes_are_found_in_their_dict(also):
+    model,key = Net(),Key()
+    model.d = {key: 0}
+    model.both = [key, model.d] if also else []
+    def draw():
+        k,v = model.d.popitem()
+        k.n += 1
+        model.d[k] = v+1
+        return 0
+    model.draw = draw
+    learn = Learner(DataLoaders([(X[:4], Y[:4])], device='cpu'), model, F.cross_entropy)
+    for _ in range(2): learn.get_preds(0)
+    assert [k in model.d for k in model.d]==[True]
+
+def test_keys_of_a_vocabulary_are_not_searched():
+    model = Net()
+    few = len(Holders([model]).noted)
+    model.ids = {Expert(): i for i in range(2000)}
+    assert len(Holders([model]).noted)<few+5
 
 def test_what_a_loss_records_in_a_list_outside_stays():
     seen,models = [],dict(first=1)
