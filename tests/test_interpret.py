@@ -186,6 +186,29 @@ def test_what_a_dataset_counts_stays_and_inputs_are_those_that_were_predicted(ma
     assert data.n==0
     plt.close('all')
 
+class Noting(Dataset):
+    "Notes what was read last, and keeps it as a list of numbers: its samples stay the same"
+    def __init__(self): self.last,self.cache = None,{}
+    def __len__(self): return 50
+    def __getitem__(self, i):
+        self.last = i
+        return torch.tensor(self.cache.setdefault(i, x[i].tolist())),y[i]
+
+class Shapes(TorchDispatchMode):
+    "Shapes of all tensors that functions get"
+    def __init__(self): super().__init__(); self.seen = set()
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.seen |= {tuple(o.shape) for o in args if isinstance(o, torch.Tensor)}
+        return func(*args, **kwargs or {})
+
+def test_samples_are_read_alone_where_a_dataset_only_notes_what_was_read():
+    interp = Interpretation.from_learner(learner(DataLoader(Noting(), 8)))
+    interp.preds
+    with Shapes() as shapes: some = interp[[3, 40]]
+    assert same_values(some.inputs, x[[3, 40]]) and (1,4,4) in shapes.seen
+    assert (8,1,4,4) not in shapes.seen # batches of the loader
+    assert (5,16) not in shapes.seen # the weights: no model runs, and nothing of one is noted
+
 def test_samples_that_are_gone():
     interp = Interpretation.from_learner(learner(), dl=iter([(x, y)]))
     assert len(interp.preds)==50

@@ -25,6 +25,7 @@ from ..record.rows import Rows
 from ..loop.learner import Learner
 from ..record.history import Row
 from ..restore.loader_counts import parts_of_loader
+from ..restore.snapshot import keep_loaders
 from ..model.loss_properties import ignore_index_of
 from ..model.own_losses import shifted
 from .predict import same_values
@@ -50,7 +51,7 @@ class Source:
         "Samples at `idxs`, whose targets are `targs`, as the dataset returns them"
         if not by_number(self.dl):
             raise ValueError("There is no dataset that gives single samples: `interp[idxs]` has them as a batch")
-        with self.learn.unchanged(self.dl):
+        with keep_loaders(self.learn, self.dl):
             items = self._get(idxs)
             yb = self._split(items)[1]
         if self._are(yb, targs) or same_values(yb, self._another_pass(idxs)[1]): return items
@@ -61,8 +62,8 @@ class Source:
 
     def inputs(self, idxs, targs):
         "Inputs of the samples at `idxs`, whose targets are `targs`"
-        mine,counts = self._in_dataset(idxs) if by_number(self.dl) else (None, False)
-        if mine is not None and not counts and self._are(mine[1], targs): return mine[0]
+        mine,varies = self._in_dataset(idxs) if by_number(self.dl) else (None, False)
+        if mine is not None and not varies and self._are(mine[1], targs): return mine[0]
         xb,yb = self._another_pass(idxs)
         if mine is not None and same_values(mine[1], yb): return xb # callbacks have changed the targets since
         if not self._are(yb, targs): raise ValueError("The loader gave other samples in a second pass: "
@@ -77,18 +78,20 @@ class Source:
 
     def _in_dataset(self, idxs):
         """Inputs and targets in the dataset, None if it draws random numbers, since others were predicted then; and
-        whether it counts: the inputs may then be others too"""
-        with self.learn.unchanged(self.dl):
+        whether inputs vary because it counts: others were predicted then, too"""
+        with keep_loaders(self.learn, self.dl):
             before,parts = random_state(self.dl),parts_of_loader(self.dl)
-            both = self._split(self._get(idxs))
-            return both if same_state(before, random_state(self.dl)) else None,any(o.moved for o in parts)
+            xb,yb = self._split(self._get(idxs))
+            if not same_state(before, random_state(self.dl)): return None,False
+            counts = any(o.moved for o in parts) # perhaps for itself alone, as a cache does
+            return (xb, yb),counts and not same_values(xb, self._split(self._get(idxs))[0])
 
     def _another_pass(self, idxs):
         if isinstance(self.dl, Iterator): raise ValueError("Samples of an iterator are gone when the model has seen "
             "them: give a list, or an iterable that can start again")
         if (places := in_order(self.dl)[1]) is not None: idxs = places.argsort()[idxs] # in the order of the loader
         rows,start = Rows(len(idxs), idxs.argsort(), what='Inputs'),0
-        with self.learn.unchanged(self.dl):
+        with keep_loaders(self.learn, self.dl):
             set_random_state(self.random)
             for b in twin(self.dl):
                 b = self.learn.dls.split(b)
