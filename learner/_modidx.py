@@ -5375,6 +5375,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                        'learner/result/saving.py'),
                                        'learner.result.saving._ExtraState.restore': ( 'result/saving.html#_extrastate.restore',
                                                                                       'learner/result/saving.py'),
+                                       'learner.result.saving._extra_states': ( 'result/saving.html#_extra_states',
+                                                                                'learner/result/saving.py'),
                                        'learner.result.saving._groups_in': ('result/saving.html#_groups_in', 'learner/result/saving.py'),
                                        'learner.result.saving._has_extra_state': ( 'result/saving.html#_has_extra_state',
                                                                                    'learner/result/saving.py'),

@@ -594,6 +594,28 @@ def test_an_error_puts_extra_state_back(tmp_path):
     learn.load('a', with_opt=False)
     assert (model.scale,float(model.table))==(5., 5.)
 
+class Trained(nn.Module):
+    "Has an extra state when it has been trained"
+    def __init__(self, fails=False): super().__init__(); self.l,self.n,self.fails = nn.Linear(3, 2),None,fails
+    def forward(self, x): self.n = {'seen': 1}; return self.l(x)
+    def get_extra_state(self):
+        if self.fails and self.n is None: raise RuntimeError('not trained yet')
+        return self.n
+    def set_extra_state(self, n): self.n = {'seen': n['seen']}
+
+def test_an_error_is_that_of_the_load_whatever_extra_state_can_be_put_back(tmp_path):
+    mk(tmp_path, model=Trained()).fit(1).save('a')
+    mk(tmp_path).save('other')
+    def load(name, model, match):
+        with pytest.raises((ValueError,RuntimeError), match=match) as e: mk(tmp_path, model=model).load(name)
+        assert f"while loading `{tmp_path/'models'/name}.pth`" in e.value.__notes__
+        return e.value.__notes__
+    assert len(load('other', Trained(), 'do not fit'))==1 # the state is none, as it was
+    load('other', Trained(fails=True), 'not trained yet')
+    learn = mk(tmp_path, model=Trained(), opt_func=torch.optim.Adam)
+    with pytest.raises(ValueError, match='optimizer does not fit') as e: learn.load('a')
+    assert 'not everything could be put back' in e.value.__notes__[-1] and 'NoneType' in e.value.__notes__[-1]
+
 def test_a_damaged_optimizer_leaves_the_weights(tmp_path):
     learn = mk(tmp_path).fit(1)
     learn.save('a')

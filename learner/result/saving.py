@@ -10,7 +10,7 @@ __all__ = []
 
 # %% ../../nbs/result/06_saving.ipynb #imports
 import warnings
-from contextlib import contextmanager
+from contextlib import contextmanager,suppress
 from pathlib import Path
 import torch
 from torch import nn
@@ -19,6 +19,7 @@ from ..core.checks import checked,listed
 from ..core.events import CancelException
 from ..values.tensors import compressed
 from ..values.copies import copied
+from ..values.digests import digest
 from ..data.batches import map_tensors,tensors_in
 from ..data.loaders import check_device
 from ..loop.learner import Learner
@@ -249,11 +250,22 @@ def _put_all(learn, opt, saved, weights):
 # %% ../../nbs/result/06_saving.ipynb #undone_on_error
 class _ExtraState:
     "What a module has in its `state_dict` besides tensors, as of now"
-    def __init__(self, m): self.m,self.was = m,copied(m.get_extra_state())
-    def restore(self): self.m.set_extra_state(self.was)
+    def __init__(self, m):
+        self.m,self.was = m,copied(m.get_extra_state())
+        self.digest = digest([self.was])
+    def restore(self):
+        now = digest([self.m.get_extra_state()])
+        if now is None or now!=self.digest: self.m.set_extra_state(self.was)
 
 def _has_extra_state(cls):
     return all(getattr(cls, k) is not getattr(nn.Module, k) for k in ('get_extra_state','set_extra_state'))
+
+def _extra_states(modules):
+    res = []
+    for m in modules:
+        if not _has_extra_state(type(m)): continue
+        with suppress(Exception): res.append(_ExtraState(m)) # a module may have none before it is trained
+    return res
 
 @contextmanager
 def undone_on_error(learn, file):
@@ -263,13 +275,15 @@ def undone_on_error(learn, file):
     opts = [] if opt is None else with_held([opt])
     in_place = [o for o in opts if _loads_itself(o)] # perhaps: torch replaces the tensors of a state
     modules = model_and_loss(learn).values()
-    extra = [_ExtraState(m) for o in modules for m in o.modules() if _has_extra_state(type(m))]
+    extra = _extra_states(m for o in modules for m in o.modules())
     before = [Snapshot(modules, in_place), *map(OptSnapshot, opts), *extra]
     try: yield
     except BaseException as e:
         e.add_note(f"while loading `{file}`")
         learn.opt,learn.lr = was,lr
-        for o in before: o.restore()
+        for o in before:
+            try: o.restore()
+            except Exception as why: e.add_note(f"not everything could be put back: {why!r}")
         raise
 
 # %% ../../nbs/result/06_saving.ipynb #load
