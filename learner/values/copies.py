@@ -30,7 +30,8 @@ def _fill(res, f):
     if isinstance(res, dict):
         for k,v in res.items(): dict.__setitem__(res, k, f(v))
     elif isinstance(res, (list,deque)):
-        for i,v in enumerate(res): type(res).__setitem__(res, i, f(v))
+        base = list if isinstance(res, list) else deque # as of dicts: methods of your own may change what is assigned
+        for i,v in enumerate(res): base.__setitem__(res, i, f(v))
 
 def copied(
     o, # Anything

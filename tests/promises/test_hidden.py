@@ -475,6 +475,17 @@ def test_contents_are_put_back_as_they_were_whatever_is_made_of_what_is_assigned
     for _ in range(2): learn.get_preds(0)
     assert str(model.held)==was
 
+class Refusing(list):
+    def __setitem__(self, i, v): raise TypeError('only `append` is possible')
+@pytest.mark.parametrize('make', [Doubled, Refusing])
+def test_a_run_that_resumes_has_lists_as_they_were_whatever_is_made_of_what_is_assigned(make):
+    model = Net()
+    model.held = make([1,2])
+    learn = Learner(DataLoaders([(X[:4], Y[:4])]*3, [(X[:4], Y[:4])], device='cpu'), model, F.cross_entropy)
+    learn.fit(2, cbs=on(event.after_batch(once=2, unit='iter'))(lambda learn: learn.stop_soon()))
+    learn.resume(cbs=[])
+    assert model.held==[1,2]
+
 class Frozen(Net):
     def forward(self, x): self.l.requires_grad_(self.training); return super().forward(x)
 def test_a_layer_that_is_frozen_in_evaluation_is_trained_again():
