@@ -1851,8 +1851,6 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                'learner/dist/distributed.py'),
                                           'learner.dist.distributed.check_fit': ( 'dist/distributed.html#check_fit',
                                                                                   'learner/dist/distributed.py'),
-                                          'learner.dist.distributed.compare_own_part': ( 'dist/distributed.html#compare_own_part',
-                                                                                         'learner/dist/distributed.py'),
                                           'learner.dist.distributed.compare_parts': ( 'dist/distributed.html#compare_parts',
                                                                                       'learner/dist/distributed.py'),
                                           'learner.dist.distributed.gatherers_of': ( 'dist/distributed.html#gatherers_of',

@@ -970,30 +970,6 @@ def said_of_losses():
         res.append([str(o.message) for o in found if 'no average' in str(o.message)])
     return res
 
-class Contrasts(nn.Module):
-    "Returns its own loss, which compares samples or does not. It draws, and its backward pass needs a buffer"
-    def __init__(self, compares):
-        super().__init__()
-        self.head,self.compares = nn.Sequential(Head('classes'), nn.Dropout(.1)),compares
-        self.register_buffer('scale', torch.ones(()))
-    def forward(self, x, y):
-        z = self.head(x)*self.scale.mul_(.99)
-        return contrast(z, y) if self.compares else F.cross_entropy(z, y)
-
-def said_of_own_losses():
-    "What is said of a model's own loss: it compares samples, in three ways; and it does not"
-    def samples(learn): return len(learn.x[0])
-    def fitted(compares, count=None, cbs=(), **kwargs):
-        learn = make('model', n=32)
-        learn.model,learn.dls.valids = Contrasts(compares),{}
-        with warnings.catch_warnings(record=True) as found, learn.distrib_ctx(count=count, **kwargs):
-            warnings.simplefilter('always')
-            learn.fit(2, cbs=cbs)
-        return state(learn, said=[str(o.message) for o in found if 'no average' in str(o.message)],
-            scale=learn.model.scale.item())
-    return [fitted(True), fitted(True, samples), fitted(True, cbs=GradientAccumulation(8, count=samples)),
-        fitted(True, shard=plugin()), fitted(False)]
-
 def sampled_apart():
     learn = make()
     dataset = learn.dls.train.dataset

@@ -43,14 +43,14 @@ quick = {2: [('fit', (), dict(n=49)), ('fit', (), dict(kind='weights', n=41, n_e
     *((name, (), {}) for name in ('kept_in_dataset', 'metrics_of_before_fit', 'masked_out')),
     *(('listed', o, {}) for o in of_lists), *(('fit', (o,), dict(n=17, n_epoch=1)) for o in ('mixup','mixup_alike')),
     *(('preempted', (o,), {}) for o in (False, True)),
-    ('lists_apart', (), {}), ('stopped_in_accumulation', (), {}), ('sums', (), {}), ('said_of_own_losses', (), {}),
+    ('lists_apart', (), {}), ('stopped_in_accumulation', (), {}), ('sums', (), {}),
     *(('skips_at', ('after_loss', kind, *rank), {}) for kind in ('classes','summed') for rank in ((), (1,))),
     ('skips_at', ('after_pred', 'classes', 1), {}),
     *(('collectives', (n, by_hand), {}) for n in (4, 8) for by_hand in (False, True)),
     *(('collectives', (4, False, n), {}) for n in (2, 3))],
     3: [('fit', (), dict(n=53))]}
 several_only = ('lone_cancel','act','lr_find_skips','error_and_cancel','sums','collectives','dropout_resumed',
-    'afterwards','augmented_resumed','refused_at_once','preempted','norms_in_validation','said_of_own_losses')
+    'afterwards','augmented_resumed','refused_at_once','preempted','norms_in_validation')
 quick[0] = [o for procs in (2, 3) for o in quick[procs] if o[0] not in several_only] # by one process, to compare with
 
 @cache
@@ -172,14 +172,6 @@ def test_a_loss_that_compares_samples_is_told_of_once():
     first,second = together(2, 'said_of_losses', limit=120)
     assert [len(o) for o in first]==[1,0,0] and not any(second)
     assert 'So several processes do not take the step of one' in first[0][0] and '`contrast`' in first[0][0]
-
-def test_a_models_own_loss_that_compares_samples_is_told_of_once():
-    "Unless the number of its items is given, or the model is in parts; nothing is left of the question"
-    first,second = run(2, 'said_of_own_losses', (), {})
-    assert [len(o['said']) for o in first]==[1,0,0,0,0] and not any(o['said'] for o in second)
-    assert '`Contrasts` returns is no average' in (said := first[0]['said'][0]) and '`cbs=Distributed(count=' in said
-    assert 'So several processes do not take the step of one' in said
-    for k in 'weights','losses','random','scale': close(first[0][k], first[1][k])
 
 def test_a_sampler_that_divides_the_samples_already_is_refused():
     for o in together(2, 'sampled_apart', limit=120): assert 'has a `DistributedSampler`' in o and 'leave out the' in o

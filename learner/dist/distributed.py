@@ -25,7 +25,7 @@ from ..model.hypers import parts_of
 from ..model.loss_properties import is_summed
 from ..model.optimizer import params_of
 from ..measure.metrics import AvgSmoothLoss
-from ..measure.batch_checks import average_unknown,compare_loss,compare_own_loss
+from ..measure.batch_checks import average_unknown,compare_loss
 from ..measure.phase import PhaseMetrics
 from ..record.history import Row
 from ..record.recorder import Recorder
@@ -40,7 +40,7 @@ from .processes import num_distrib,processes
 from .shares import Peers,check_same_samples,check_whole,share_of
 from .merging import Others,check_mergeable,gathered_states,merge_phase
 from .agreement import Agreement
-from .engine import Engine,accumulation,let_sum_be_whole,synced_norms,weigh
+from .engine import Engine,let_sum_be_whole,synced_norms,weigh
 from .sharding import ShardedEngine
 
 # %% ../../nbs/dist/07_distributed.ipynb #own_seed
@@ -244,21 +244,15 @@ class Membership:
             take_over(self.learn, self.procs)
 
 # %% ../../nbs/dist/07_distributed.ipynb #compare_parts
-other_step = "several processes do not take the step of one"
-
 def compare_parts(learn, procs):
     "Warn if the loss of the batch is not the average of those of its parts. A sum is changed before"
     if not procs.from_first(lambda: average_unknown(learn) and not is_summed(learn)): return
     parts = procs.gather(map_tensors(lambda o: o.detach().cpu(), (learn.pred, *learn.yb)))
     parts = [o for o in parts if find_bs(o)]
     if not procs.is_first or len(parts)<2: return
-    compare_loss(learn, learn.loss, to_device(parts, learn.device), 'Distributed', other_step,
-        whole_is='for a whole batch', part='the part of each process')
-
-def compare_own_part(learn, procs):
-    "As `compare_parts`, for a loss that the model returns, after its backward pass: the model may change its buffers"
-    acc = accumulation(learn)
-    if procs.is_first and not (acc and acc.count): compare_own_loss(learn, 'Distributed', other_step)
+    compare_loss(learn, learn.loss, to_device(parts, learn.device), 'Distributed',
+        "several processes do not take the step of one", whole_is='for a whole batch',
+        part='the part of each process')
 
 # %% ../../nbs/dist/07_distributed.ipynb #weigh_cancelled
 def weigh_cancelled(learn, member, count):
@@ -347,7 +341,6 @@ class Distributed(_EndsTogether):
         self.member = Membership(self.learn, self.timeout)
         self.member.begin(self.sync_bn)
         self.loss_compared,self.compared,self.weighed = self.count is not None,False,True
-        self.own_loss_compared = self.loss_compared or bool(self.shard)
 
     def before_train(self):
         self.member.begin_train(self._make_engine)
@@ -386,10 +379,7 @@ class Distributed(_EndsTogether):
         self.weighed = True
         if not self.loss_compared: self.loss_compared = True; compare_parts(self.learn, self.member.procs)
         self.member.agreement.averaging = True
-    def after_backward(self):
-        self.engine.end_backward()
-        self.member.agreement.averaging = False
-        if not self.own_loss_compared: self.own_loss_compared = True; compare_own_part(self.learn, self.member.procs)
+    def after_backward(self): self.engine.end_backward(); self.member.agreement.averaging = False
     def after_cancel_batch(self):
         super().after_cancel_batch()
         if self.learn.training and not self.weighed: weigh_cancelled(self.learn, self.member, self.count)
