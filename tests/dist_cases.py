@@ -563,6 +563,7 @@ def changes_modules(folder, shard=True):
         learn.model,attrs = model,[{*vars(m)} for m in model.modules()]
         with learn.distrib_ctx(shard=plugin() if shard else False): learn.fit(2, cbs=[ChangesModules, cb])
         added = [sorted({*vars(m)}-had) for m,had in zip(model.modules(), attrs)] # before the `Tanh`
+        added += [sorted(vars(p)) for p in model.parameters()]
         hooks = [len(o) for m in model.modules() for k,o in vars(m).items() if '_hooks' in k and isinstance(o, dict)]
         res.append(state(learn, same=learn.model is model, counts=[model.step, model.counts, hasattr(model, 'is_new')],
             slope=model.body[1].negative_slope, trained=[p.requires_grad for p in model.parameters()], added=added,
@@ -603,6 +604,26 @@ def refused_in_parts(name):
     with learn.distrib_ctx(shard=plugin(), timeout=20):
         try: learn.fit(1)
         except Exception as e: return f'{type(e).__name__}: {e}',learn.train_iter
+
+class Branches(nn.Module):
+    "Has layers in a list, which torch can divide only if it has few parameters"
+    def __init__(self): super().__init__(); self.layers = nn.ModuleList([nn.Linear(5, 6), nn.Linear(6, 3)])
+    def forward(self, x): return self.layers[1](self.layers[0](x*.01))
+
+class Scaled(nn.Module):
+    def __init__(self): super().__init__(); self.lin,self.scale = nn.Linear(5, 3),nn.Parameter(torch.tensor(1.))
+    def forward(self, x): return self.lin(x*.01)*self.scale
+
+def fails_to_divide(name):
+    "The error of a sharded fit; what the model is then, and a fit of it without `shard`"
+    learn,exc = make(),None
+    learn.model = globals()[name]()
+    with learn.distrib_ctx(shard=plugin(), timeout=20):
+        try: learn.fit(1)
+        except ValueError as e: exc = str(e)
+    attrs = [sorted(vars(o)) for o in (*learn.model.modules(), *learn.model.parameters())]
+    types = [type(o).__name__ for o in (*learn.model.modules(), *learn.model.parameters())]
+    with learn.distrib_ctx(): return exc,types,attrs,state(learn.fit(1))['weights']
 
 def full_disk(learn):
     "From now on this process can write no file of more than a few bytes"

@@ -7,6 +7,7 @@ from learner.all import *
 from learner.dist.sharding import Shards
 from learner.record.files import parts_folder,read_plain
 from test_dist import also,close,compared,goes_on_as_one,one,slow,two_or_three
+import dist_cases
 from dist_cases import make
 from together import together
 
@@ -57,6 +58,8 @@ def test_modules_keep_what_was_changed_while_they_were_in_parts(tmp_path):
         for a,b in zip(res, ref):
             close(*({k:o[k] for k in o if k not in ('rank','random')} for o in (a, b)))
             assert a['same']
+    saved,whole = (newest(o/'2')[1]['attributes'] for o in (tmp_path, tmp_path/'one'))
+    assert saved==whole and saved['model']['step']==14
 
 @pytest.mark.parametrize('name', ['LastOfLSTM', *also('CallsAsListed')])
 def test_a_layer_that_is_known_by_two_ways(name):
@@ -72,6 +75,17 @@ def test_what_cannot_be_in_parts_is_refused_before_the_first_batch():
     cases = [('refused_in_parts', (name,), {}) for name,_ in refused]
     for res in together(2, 'several', cases, limit=120):
         for (why,n),(_,match) in zip(res, refused): assert re.search(f'^ValueError: `shard`.*{match}', why) and n==0
+
+def test_a_model_that_torch_cannot_divide_is_left_as_it_was():
+    "A part of it was divided before the error: it can be trained without `shard`"
+    names = ['Branches','Scaled']
+    for res in together(2, 'several', [('fails_to_divide', (name,), {}) for name in names], limit=120):
+        for name,(why,types,attrs,weights) in zip(names, res):
+            model = getattr(dist_cases, name)()
+            told = [*model.modules(), *model.parameters()]
+            assert re.search('containers|scalar', why) and types==[type(o).__name__ for o in told]
+            assert attrs==[sorted(vars(o)) for o in told]
+            assert [o.shape for o in weights]==[o.shape for o in model.parameters()]
 
 @slow
 def test_muon_on_parts():

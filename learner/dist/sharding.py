@@ -40,21 +40,22 @@ class Divided:
     def __init__(self,
         module, # With all its submodules
     ):
-        self.module,self.modules = module,()
+        self.module,self.changed = module,()
         self.whole = [(m, k, p) for m in module.modules() for k,p in m._parameters.items() if p is not None]
 
     def divide(self, how): # `how(module)` changes it
-        before = [(m, type(m), {*vars(m)}) for m in self.module.modules()]
+        changed = [*self.module.modules(), *{id(p):p for *_,p in self.whole}.values()] # parameters get attributes, too
+        before = [(o, type(o), {*vars(o)}) for o in changed]
         try: how(self.module)
-        finally: self.modules = [(m, cls, vars(m).keys()-names) for m,cls,names in before]
+        finally: self.changed = [(o, cls, vars(o).keys()-names) for o,cls,names in before]
 
     def undo(self):
         self.parts = [(m, k, m._parameters.get(k)) for m,k,_ in self.whole]
-        self.aside = [self._plain(*o) for o in self.modules]
+        self.aside = [self._plain(*o) for o in self.changed]
         for o in self.whole: setattr(*o) # an LSTM has them in a list, too
 
     def _plain(self, m, cls, added):
-        "Make a module what it was; returns what it has been"
+        "Make a module or parameter what it was; returns what it has been"
         hooks = [d for k in module_internals if '_hooks' in k and isinstance(d := vars(m).get(k), dict)]
         own = {i for d in hooks for i,f in d.items() if is_of_fsdp(f)}
         res = m,type(m),{k: vars(m).pop(k) for k in added},[(d, d.copy()) for d in hooks]
@@ -74,7 +75,7 @@ class Divided:
         "Undo it for good: the modules can be divided anew"
         from torch.distributed._composable_state import _module_state_mapping
         self.undo()
-        for m,*_ in self.modules:
+        for m in [o for o,*_ in self.changed if isinstance(o, nn.Module)]:
             _module_state_mapping.pop(m, None)
             if isinstance(m, nn.RNNBase): m._init_flat_weights() # it remembers weights that FSDP has emptied
 
@@ -116,9 +117,13 @@ class Shards:
     def split(self):
         "Let go of all but the part of this process"
         learn,self.pairs,self.names,self.divided = self.learn,{},{},[]
-        self._divide(learn.model, 'model')
-        if isinstance(learn.loss_func, nn.Module) and trained_ids(learn.loss_func):
-            self._divide(learn.loss_func, 'loss_func')
+        try:
+            self._divide(learn.model, 'model')
+            if isinstance(learn.loss_func, nn.Module) and trained_ids(learn.loss_func):
+                self._divide(learn.loss_func, 'loss_func')
+        except BaseException: # it has come half way
+            self._end()
+            raise
         to = {i:s for i,(p,s) in self.pairs.items()}
         self.trade_all(to, part_like)
         for p,s in self.pairs.values():
@@ -278,7 +283,7 @@ class ShardedEngine:
         accelerator = make_accelerator(learn)
         accelerator.state.fsdp_plugin = plugin or accelerate.FullyShardedDataParallelPlugin(fsdp_version=2,
             auto_wrap_policy='size_based_wrap', min_num_params=small, cpu_ram_efficient_loading=False)
-        self.shards,self.away = Shards(learn, accelerator),None
+        self.shards,self.away,self.hook = Shards(learn, accelerator),None,None
 
     @property
     def is_split(self): return self.shards.pairs is not None
@@ -301,7 +306,11 @@ class ShardedEngine:
 
     def _split(self):
         self.shards.split()
-        self.hook = parts_of(self.learn.opt)[0].register_step_pre_hook(self._before_step)
+        self._hook()
+    def _hook(self): self.hook = parts_of(self.learn.opt)[0].register_step_pre_hook(self._before_step)
+    def _unhook(self):
+        if self.hook: self.hook.remove()
+        self.hook = None
     def _before_backward(self, grad): self.procs.meet()
     def _before_step(self, *_): self.procs.meet(); self.past_meeting = True
 
@@ -317,13 +326,15 @@ class ShardedEngine:
     def pausing(self, due):
         "Have the whole model in all processes, because this one needs it; or stand-ins here, if these will do"
         alone = self.is_split and all(o.in_parts for o in due)
-        if alone: self.away = self.peers.shards = Away(self.shards, self.procs)
+        if alone:
+            self._unhook() # functions of an optimizer may have attributes to save: it has to have those of before
+            self.away = self.peers.shards = Away(self.shards, self.procs)
         elif self.is_split: self.procs.meet(news=('whole',))
         try: yield
         finally: self._put_back()
 
     def _put_back(self):
-        if self.away: self.away.put_back()
+        if self.away: self.away.put_back(); self._hook()
         self.away = self.peers.shards = None
 
     def write_parts(self, folder):
@@ -346,7 +357,7 @@ class ShardedEngine:
 
     def make_whole(self, grads=True):
         self._put_back() # another process may need the whole model, while this one writes a file
-        if self.is_split: self.hook.remove(); self.shards.join(grads)
+        if self.is_split: self._unhook(); self.shards.join(grads)
     def drop(self):
-        if self.is_split: self.hook.remove(); self.shards.drop()
+        if self.is_split: self._unhook(); self.shards.drop()
     close = drop
