@@ -2140,6 +2140,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                        'learner.dist.sharding.Shards._divide': ( 'dist/sharding.html#shards._divide',
                                                                                  'learner/dist/sharding.py'),
                                        'learner.dist.sharding.Shards._end': ('dist/sharding.html#shards._end', 'learner/dist/sharding.py'),
+                                       'learner.dist.sharding.Shards.attributes': ( 'dist/sharding.html#shards.attributes',
+                                                                                    'learner/dist/sharding.py'),
                                        'learner.dist.sharding.Shards.drop': ('dist/sharding.html#shards.drop', 'learner/dist/sharding.py'),
                                        'learner.dist.sharding.Shards.join': ('dist/sharding.html#shards.join', 'learner/dist/sharding.py'),
                                        'learner.dist.sharding.Shards.keep_frozen': ( 'dist/sharding.html#shards.keep_frozen',

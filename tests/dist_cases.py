@@ -625,6 +625,30 @@ def fails_to_divide(name):
     types = [type(o).__name__ for o in (*learn.model.modules(), *learn.model.parameters())]
     with learn.distrib_ctx(): return exc,types,attrs,state(learn.fit(1))['weights']
 
+class Watched(nn.Module):
+    "Keeps the sum of a weight that is in parts until its layer is called"
+    def __init__(self):
+        super().__init__()
+        self.lin,self.out,self.sum = nn.Linear(5, 8),nn.Linear(8, 3),torch.zeros(())
+    def forward(self, x):
+        if self.training: self.sum = self.lin.weight.detach().sum()
+        return self.out(self.lin(x*.01))
+
+def watched(folder, shard=True, error=False):
+    "A fit with a sum and an average, with files or ended by an error; and how both were before the second epoch"
+    learn,ema,exc,seen = make(path=folder),EMA(.9),None,{}
+    learn.model = Watched()
+    def note(learn): seen.update(sum=learn.model.sum, avg=[o.clone() for o in ema.avg], n=ema.n)
+    def fail(learn):
+        if error and learn.train_iter==10: raise ValueError('oops')
+    with learn.distrib_ctx(shard=plugin() if shard else False, timeout=20):
+        cbs = [ema, on(event.before_train)(note), on(event.after_step)(fail)]
+        if not error: cbs.append(Checkpoint(2, 'iter', sharded=shard))
+        try: learn.fit(2, cbs=cbs)
+        except ValueError as e: exc = str(e)
+    now = dict(sum=learn.model.sum, avg=ema.avg, n=ema.n)
+    return dict(exc=exc, before=seen, now=now, weights=state(learn)['weights'])
+
 def full_disk(learn):
     "From now on this process can write no file of more than a few bytes"
     import resource

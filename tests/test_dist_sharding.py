@@ -87,6 +87,19 @@ def test_a_model_that_torch_cannot_divide_is_left_as_it_was():
             assert attrs==[sorted(vars(o)) for o in told]
             assert [o.shape for o in weights]==[o.shape for o in model.parameters()]
 
+def test_a_model_that_keeps_a_sum_of_its_weights(tmp_path):
+    "It is in parts when files are written, and when an error ends the fit: then it is what it was, as an average is"
+    cases = [('watched', (str(tmp_path/str(error)),), dict(error=error)) for error in (False, True)]
+    ref = one('watched', str(tmp_path/'one'), shard=False)
+    for res,failed in together(2, 'several', cases, limit=120):
+        close(res, ref)
+        close(failed['before'], ref['before'])
+        assert failed['exc']=='oops' and not any(hasattr(o, 'full_tensor') for o in failed['now']['avg'])
+        close(failed['now'], failed['before'])
+    saved,whole = (read_plain(Checkpoints(tmp_path/o/'checkpoints').found[0])['attributes'] for o in ('False','one'))
+    close(saved, whole)
+    assert 'sum' in saved['model']
+
 @slow
 def test_muon_on_parts():
     "It makes whole matrices orthogonal, in 16 bits; `by_shape` gives it some of the parameters"

@@ -117,6 +117,10 @@ class Shards:
     def split(self):
         "Let go of all but the part of this process"
         learn,self.pairs,self.names,self.divided = self.learn,{},{},[]
+        # for `drop`
+        self.averages = [(cb, cb.n, [o.to('cpu', copy=True) for o in cb.avg]) for cb in averaging(learn)]
+        modules = [o for o in (learn.model, learn.loss_func) if isinstance(o, nn.Module)]
+        self.attrs = {m:{**vars(m)} for o in modules for m in o.modules()}
         try:
             self._divide(learn.model, 'model')
             if isinstance(learn.loss_func, nn.Module) and trained_ids(learn.loss_func):
@@ -128,7 +132,7 @@ class Shards:
         self.trade_all(to, part_like)
         for p,s in self.pairs.values():
             if p.grad is not None: s.grad,p.grad = part_like(p.grad, s),None
-            p.data = p.data.cpu() # in case of an error
+            p.data = p.data.cpu() # for `drop`
 
     def trade_all(self, to, change):
         "`trade` in all optimizers, and `change` the averages of weights that callbacks have"
@@ -145,7 +149,13 @@ class Shards:
             p.data = whole_of(s.detach())
             if grads and s.grad is not None: p.grad = whole_of(s.grad)
         self.trade_all({id(s):p for p,s in self.pairs.values()}, lambda v,p: whole_of(v))
+        for m,k in self.attributes(): vars(m)[k] = whole_of(vars(m)[k])
         self._end()
+
+    def attributes(self) -> list: # Of modules and names
+        "Attributes that are in parts, such as the mean of a weight"
+        modules = chain(*(o.module.modules() for o in self.divided))
+        return [(m, k) for m in modules for k,v in vars(m).items() if isinstance(v, torch.Tensor) and in_parts(v)]
 
     def parts(self) -> dict:
         "All that is in parts, by name"
@@ -158,11 +168,15 @@ class Shards:
         return {k:v for k,v in found.items() if in_parts(v)}
 
     def drop(self):
-        "Go back to the weights of the last `split`, since other processes do not answer"
+        "Go back to the weights, averages and attributes of the last `split`, since other processes do not answer"
         for p,s in self.pairs.values(): p.data = p.data.to(self.learn.device)
         for opt in parts_of(self.learn.opt):
             trade(opt, {id(s):p for p,s in self.pairs.values()}, lambda v,p: None)
             opt.state.clear()
+        for cb,n,avg in self.averages: cb.n,cb.avg = n,[o.to(self.learn.device) for o in avg]
+        for m,k in self.attributes():
+            if k in (had := self.attrs.get(m, {})): vars(m)[k] = had[k]
+            else: del vars(m)[k]
         self._end()
 
     def keep_frozen(self):
@@ -172,7 +186,7 @@ class Shards:
     def _end(self):
         self.keep_frozen()
         for o in self.divided: o.end()
-        self.pairs = self.divided = None
+        self.pairs = self.divided = self.averages = self.attrs = None
 
 # %% ../../nbs/dist/06_sharding.ipynb #write_parts
 def write_parts(procs, folder, parts) -> dict: # Hashes of all files, by name
@@ -325,7 +339,7 @@ class ShardedEngine:
     @contextmanager
     def pausing(self, due):
         "Have the whole model in all processes, because this one needs it; or stand-ins here, if these will do"
-        alone = self.is_split and all(o.in_parts for o in due)
+        alone = self.is_split and all(o.in_parts for o in due) and not self.shards.attributes()
         if alone:
             self._unhook() # functions of an optimizer may have attributes to save: it has to have those of before
             self.away = self.peers.shards = Away(self.shards, self.procs)

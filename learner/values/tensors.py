@@ -35,7 +35,8 @@ def whole_of(t):
 # %% ../../nbs/values/02_tensors.ipynb #parts_of
 def _wrapped(t):
     if t.layout is torch.jagged: return t.values(),t.offsets(),t.lengths() # besides sizes that were asked for
-    return [getattr(t, k) for k in t.__tensor_flatten__()[0]] if hasattr(t, '__tensor_flatten__') else ()
+    found = [getattr(t, k) for k in t.__tensor_flatten__()[0]] if hasattr(t, '__tensor_flatten__') else ()
+    return [o for o in found if isinstance(o, torch.Tensor)] # besides the processes that a tensor is spread over
 
 def is_simple(t):
     "Whether a tensor is dense, and of torch's own class"
