@@ -279,6 +279,7 @@ def test_inference_within_autocast_is_with_the_weights_of_the_moment():
         for p in learn.model.parameters(): p.mul_(3)
     with around():
         learn.validate()
+        learn.model(bs()[0][0]) # which casts the weights once more
         with torch.no_grad():
             for p in learn.model.parameters(): p.div_(3)
         assert learn.validate()==pytest.approx(right)

@@ -94,7 +94,7 @@ class RestoreMixin(Loop):
                 torch.clear_autocast_cache() # of weights that may have changed since
                 with body(): yield
             finally:
-                torch.clear_autocast_cache() # an inference casts without gradients
+                torch.clear_autocast_cache() # torch before 2.11 would train with casts that have no gradients
                 for o,v in modes: o.training = v
                 was_fit = self.mode=='fit'
                 self.mode = mode
