@@ -12,6 +12,7 @@ __all__ = []
 # %% ../../nbs/dist/08_launch.ipynb #imports
 import json,os,pickle,signal,socket,subprocess,sys,tempfile,time,warnings
 from contextlib import contextmanager,nullcontext,suppress
+from dataclasses import dataclass
 from functools import partial
 from io import BytesIO
 from pathlib import Path
@@ -19,6 +20,7 @@ from random import SystemRandom
 from threading import Thread
 from traceback import format_exc
 from types import FunctionType
+from typing import Any
 from fastcore.basics import patch
 from fastcore.foundation import L
 import torch
@@ -93,55 +95,26 @@ def pack(o, known) -> bytes:
     Pickler(file).dump(o)
     return file.getvalue()
 
+def _packs(o, known):
+    try: return bool(pack(o, known))
+    except Exception: return False
+
 def unpack(data, known):
     "What was packed, with what is `known` here in the place of numbers"
     class Unpickler(pickle.Unpickler):
         def persistent_load(self, i): return known[i]
     return Unpickler(BytesIO(data)).load()
 
-# %% ../../nbs/dist/08_launch.ipynb #brought_back
-counted = ('epoch','n_epoch','start_epoch','n_train_iter','n_step','train_iter','opt_step','epoch_start','n_train',
-    'n_iter','results','stop_reason','run_config','recognized','_frozen')
-settings = 'lr','wd','moms','wd_bn_bias','train_bn','monitor','path','model_dir'
-of_route = 'stopped','lineage','fit_start'
-
-def n_hooks(learn):
-    "Of each module of the model, how many functions are called around its `forward`"
-    return {k:len(m._forward_hooks)+len(m._forward_pre_hooks) for k,m in learn.model.named_modules()}
-
-def _packs(o, known):
-    try: return bool(pack(o, known))
-    except Exception: return False
-
-def packed_states(every, known) -> bytes:
-    "States of objects, pickled together, so that what they share they share afterwards. What cannot be, is left out"
-    states = [*map(state_of, every)]
-    try: return pack(states, known)
-    except Exception: pass
-    def some(o): return {k:v for k,v in o.items() if _packs(v, known)} if isinstance(o, dict) else None
-    return pack([o if _packs(o, known) else some(o) for o in states], known)
+# %% ../../nbs/dist/08_launch.ipynb #TrainedModel
+def n_hooks(model):
+    "Of each module, how many functions are called around its `forward`"
+    return {k:len(m._forward_hooks)+len(m._forward_pre_hooks) for k,m in model.named_modules()}
 
 def unsaved_buffers(learn):
     "Buffers that no state dict has, by module"
     def value(o): return None if o is None else o.detach()
     def values(m): return {k:value(m._buffers.get(k)) for k in m._non_persistent_buffers_set}
     return [(m, values(m)) for m in modules_of(learn) if m._non_persistent_buffers_set]
-
-def brought_back(learn, every, known, had) -> bytes:
-    "Everything that a fit has changed, pickled. `had` are ids of the parameters that the optimizer began with"
-    new_opt = not any(o is learn.opt for o in known)
-    def new_groups(opt): return [g for g in opt.param_groups if g['params'] and had.isdisjoint(map(id, g['params']))]
-    added = [] if new_opt else [*map(new_groups, parts_of(learn.opt))]
-    replaced = not any(o is learn.loss_func for o in known) # by a callback
-    loss = learn.loss_func if replaced and _packs(learn.loss_func, known) else None
-    named = (learn, counted+settings),(learn.route, of_route)
-    own,route = ({k:vars(o)[k] for k in ks if k in vars(o)} for o,ks in named)
-    return pack(dict(model=learn.model.state_dict(), opt=learn.opt and learn.opt.state_dict(), own=own, route=route,
-        added=added, new_loss=loss, n_hooks=n_hooks(learn), state=dict(learn.state),
-        loss=learn.loss_func.state_dict() if isinstance(learn.loss_func, nn.Module) and not replaced else None,
-        new_opt=new_opt, buffers=unsaved_buffers(learn), states=packed_states(every, known),
-        attributes=learn.route.attributes.values(), random=random_state(*learn.dls),
-        counts=[counts_of(o) for o in learn.dls]), known)
 
 def _check_model(model, state):
     "Refuse the weights of a model that has been rebuilt, before anything is changed here"
@@ -153,34 +126,115 @@ def _check_model(model, state):
         "the same there. Everything here is as before. Rebuild it before the fit, or train without `procs`, in one "
         "process or by `torchrun`")
 
+@dataclass
+class TrainedModel:
+    "Model and loss, as a fit has left them"
+    weights:dict    # State of the model
+    loss:dict|None  # State of the loss, if it has one
+    new_loss:Any    # The loss that a callback has put in its place, if any
+    buffers:list    # As `unsaved_buffers` returns them
+    n_hooks:dict    # To tell of those that stay in the workers
+
+    @classmethod
+    def of(cls, learn, known):
+        loss,state,new = learn.loss_func,None,None
+        if not any(o is loss for o in known): new = loss if _packs(loss, known) else None
+        elif isinstance(loss, nn.Module): state = loss.state_dict()
+        return cls(learn.model.state_dict(), state, new, unsaved_buffers(learn), n_hooks(learn.model))
+
+    def put(self, learn):
+        _check_model(learn.model, self.weights)
+        learn.model.load_state_dict(self.weights)
+        here = n_hooks(learn.model)
+        if more := [k for k,n in self.n_hooks.items() if n>here.get(k, n)]: warn("Hooks that a callback has registered "
+            f"stay in the workers: here, {listed(more)} {'runs' if len(more)==1 else 'run'} without them")
+        if self.new_loss is not None: learn.loss_func = self.new_loss
+        elif self.loss: learn.loss_func.load_state_dict(self.loss)
+        put_buffers(self.buffers)
+
+# %% ../../nbs/dist/08_launch.ipynb #TrainedOpt
+@dataclass
+class TrainedOpt:
+    "The optimizer, as a fit has left it"
+    is_new:bool      # Whether the fit has made it
+    added:list       # Groups of new parameters that callbacks have added, for each optimizer in it
+    state:dict|None
+
+    @classmethod
+    def of(cls, learn, known,
+        had, # Ids of the parameters that the optimizer began with
+    ):
+        opt = learn.opt
+        is_new = not any(o is opt for o in known)
+        def new_groups(opt): return [g for g in opt.param_groups
+            if g['params'] and had.isdisjoint(map(id, g['params']))]
+        return cls(is_new, [] if is_new else [*map(new_groups, parts_of(opt))], opt and opt.state_dict())
+
+    def put(self, learn, weights): # Of the model
+        if self.is_new: learn.create_opt()
+        for opt,groups in zip(parts_of(learn.opt), self.added):
+            for g in groups: opt.add_param_group(g) # as a callback has
+        if self.state is not None: put_opt(learn, self.state, weights) # weight decay has split its groups there
+
+# %% ../../nbs/dist/08_launch.ipynb #TrainedRun
+counted = ('epoch','n_epoch','start_epoch','n_train_iter','n_step','train_iter','opt_step','epoch_start','n_train',
+    'n_iter','results','stop_reason','run_config','recognized','_frozen')
+settings = 'lr','wd','moms','wd_bn_bias','train_bn','monitor','path','model_dir'
+of_route = 'stopped','lineage','fit_start'
+
+@dataclass
+class TrainedRun:
+    "Where the run is, and what it has set"
+    own:dict         # Counters and settings of the learner
+    route:dict       # What its route knows of the run
+    attributes:Any   # Of the model and other objects
+    state:dict       # `learn.state`
+    counts:list      # What each loader and its samplers count
+    random:dict      # States of generators
+
+    @classmethod
+    def of(cls, learn):
+        named = (learn, counted+settings),(learn.route, of_route)
+        own,route = ({k:vars(o)[k] for k in ks if k in vars(o)} for o,ks in named)
+        return cls(own, route, learn.route.attributes.values(), dict(learn.state), [*map(counts_of, learn.dls)],
+            random_state(*learn.dls))
+
+    def put(self, learn):
+        attributes = learn.route.attributes
+        attributes.put(self.attributes)
+        attributes.note_moved()
+        own = dict(self.own)
+        # another object would no longer be what the optimizer brought along; of arrays, `==` has many answers
+        if pickle.dumps(own['lr'])==pickle.dumps(learn.lr): del own['lr']
+        vars(learn).update(own)
+        vars(learn.route).update(self.route)
+        if stopped := learn.route.stopped: stopped.attributes_left.note_owners(attributes) # those of here
+        put_state(learn, self.state)
+        for dl,counts in zip(learn.dls, self.counts): put_counts(dl, counts, counts)
+        set_random_state(self.random, *learn.dls)
+
+# %% ../../nbs/dist/08_launch.ipynb #brought_back
+def packed_states(every, known) -> bytes:
+    "States of objects, pickled together, so that what they share they share afterwards. What cannot be, is left out"
+    states = [*map(state_of, every)]
+    try: return pack(states, known)
+    except Exception: pass
+    def some(o): return {k:v for k,v in o.items() if _packs(v, known)} if isinstance(o, dict) else None
+    return pack([o if _packs(o, known) else some(o) for o in states], known)
+
+def brought_back(learn, every, known, had) -> bytes: # `had` as in `TrainedOpt.of`
+    "Everything that a fit has changed, pickled"
+    trained = TrainedModel.of(learn, known),TrainedOpt.of(learn, known, had),TrainedRun.of(learn)
+    return pack((*trained, packed_states(every, known)), known)
+
 def take_in(learn, every, known, data):
     "Let `learn` be as the fit has left it"
-    res = unpack(data, known)
-    _check_model(learn.model, res['model'])
-    learn.model.load_state_dict(res['model'])
-    here = n_hooks(learn)
-    if more := [k for k,n in res['n_hooks'].items() if n>here.get(k, n)]: warn("Hooks that a callback has registered "
-        f"stay in the workers: here, {listed(more)} {'runs' if len(more)==1 else 'run'} without them")
-    if res['new_loss'] is not None: learn.loss_func = res['new_loss']
-    elif res['loss']: learn.loss_func.load_state_dict(res['loss'])
-    put_buffers(res['buffers'])
-    if res['new_opt']: learn.create_opt()
-    for opt,groups in zip(parts_of(learn.opt), res['added']):
-        for g in groups: opt.add_param_group(g) # as a callback has
-    if res['opt'] is not None: put_opt(learn, res['opt'], res['model']) # weight decay has split its groups there
-    learn.route.attributes.put(res['attributes'])
-    learn.route.attributes.note_moved()
-    own = res['own']
-    # another object would no longer be what the optimizer brought along; of arrays, `==` has many answers
-    if pickle.dumps(own['lr'])==pickle.dumps(learn.lr): del own['lr']
-    vars(learn).update(own)
-    vars(learn.route).update(res['route'])
-    if stopped := learn.route.stopped: stopped.attributes_left.note_owners(learn.route.attributes) # those of here
-    put_state(learn, res['state'])
-    for o,state in zip(every, unpack(res['states'], known)): put_state_of(o, state)
+    model,opt,run,states = unpack(data, known)
+    model.put(learn)
+    opt.put(learn, model.weights)
+    run.put(learn)
+    for o,state in zip(every, unpack(states, known)): put_state_of(o, state)
     learn.refresh()
-    for dl,counts in zip(learn.dls, res['counts']): put_counts(dl, counts, counts)
-    set_random_state(res['random'], *learn.dls)
 
 # %% ../../nbs/dist/08_launch.ipynb #send
 mark,ready,writing = '\x1dhtml ','\x1dready\n','\x1dwriting\n'
