@@ -2,6 +2,7 @@
 from dataclasses import dataclass
 import copy,os,pickle,re
 from functools import partial
+from types import SimpleNamespace
 import pytest,torch
 from torch import nn
 from torch.nn import functional as F
@@ -9,6 +10,7 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau as OnPlateau
 from torch.utils.data import DataLoader,TensorDataset
 from learner.all import *
 from learner.data.samples import of_entries
+from learner.measure.advice import check_shapes
 from learner.record.history import Row,missing
 from learner.record.run_config import plain
 
@@ -133,6 +135,35 @@ def test_functions_of_ones_own_that_broadcast_are_looked_at(loss, metric, bad):
 def test_functions_that_bring_shapes_together_themselves_are_fine(metric):
     learn = mk(column, partial(nn.Linear, 4, 1), y=torch.rand(64), metrics=metric)
     assert learn.fit(1).final_record['valid_loss']>0
+
+def of_column(p, t): return F.mse_loss(p[:,:1], t[:,None])
+def of_pairs(p, t): return F.mse_loss(p[:,0], t) + (p-p.T).abs().mean() # the pairs are meant
+def of_squeezed(p, t): return F.mse_loss(p.squeeze(), t) + (p-p.T).abs().mean()
+@pytest.mark.parametrize('loss', [of_column, of_pairs, of_squeezed, lambda p, t: ((p-t[:,None])**2).mean()])
+@pytest.mark.filterwarnings('ignore:.*is no average over samples')
+def test_losses_for_targets_without_an_axis_are_fine(loss):
+    learn = mk(loss, partial(nn.Linear, 4, 1), y=torch.rand(64))
+    got = learn.fit(1).final_record['valid_loss']
+    batches = [(learn.model(x), y) for x,y in learn.dls.valid]
+    assert got==pytest.approx(sum(loss(*o).item() for o in batches)/len(batches), rel=1e-5)
+
+@pytest.mark.parametrize('loss', [lambda p, t: ((p[:,:1]-t)**2).mean(), lambda p, t: squares(p, t)*torch.nan])
+@pytest.mark.filterwarnings('ignore::UserWarning')
+def test_losses_that_broadcast_are_seen_by_what_they_compute(loss):
+    learn = mk(loss, partial(nn.Linear, 4, 1), y=torch.rand(64))
+    with pytest.raises(ValueError, match='would compare 256 pairs'): learn.fit(1)
+
+def test_compiled_losses_are_looked_at_and_stay_compiled():
+    from torch._dynamo.testing import CompileCounter
+    count = CompileCounter()
+    learn = mk(torch.compile(squares, backend=count), partial(nn.Linear, 4, 1), y=torch.rand(64))
+    with pytest.raises(ValueError, match='would compare 256 pairs'): learn.fit(1)
+    f,before = torch.compile(of_column, backend=count),count.frame_count
+    batch = SimpleNamespace(loss_func=f, pred=torch.randn(8, 1), yb=(torch.randn(8),))
+    for n in 0,1: # before it is compiled, and afterwards
+        assert check_shapes(batch) and count.frame_count==before+n
+        f(batch.pred, *batch.yb)
+        assert count.frame_count==before+1
 
 class Reshapes(nn.MSELoss):
     def forward(self, p, t): return super().forward(p.view(-1), t.view(-1))

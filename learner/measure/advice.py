@@ -10,25 +10,27 @@ __all__ = []
 # %% ../../nbs/measure/07_advice.ipynb #imports
 import warnings
 from collections.abc import Mapping
-from contextlib import contextmanager,nullcontext
+from contextlib import contextmanager,nullcontext,suppress
 from functools import partial
 from inspect import Parameter
-from math import isclose
 from traceback import walk_tb
 import torch
 from torch import nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader
+from torch.utils._python_dispatch import TorchDispatchMode
 from ..core.attendance import note_of_raiser
 from ..core.checks import brief,instead_of,listed,short_name,signature
 from ..values.functions import all_of_library
 from ..values.tensors import dtype_name
+from ..data.batches import tensors_in
 from ..data.generators import keep_random
 from ..data.loaders import target_names
 from ..model.losses import BaseLoss
 from ..model.loss_properties import class_axis_of,ignore_index_of,is_of_own_class,kind_of,losses_in
 from ..model.loss_properties import needs_no_targets
 from ..model.mapping import MapBatch,part_of,pred_names,takes,takes_tensors
+from ..model.own_losses import eager
 from ..model.weights import unwrapped
 from .metrics import AvgMetric,Metric,argument_of,has_argument,held
 
@@ -296,15 +298,28 @@ def _pair(learn):
 
 def _may_reshape(f): return is_of_own_class(f) or any(isinstance(o, BaseLoss) for o in losses_in(f))
 
-def _pairs_all(f, pred, targ):
-    """Whether `f` compares each prediction with several targets: torch's losses of elements do, and another one if it
-    gives another value than with predictions and targets of one shape, whichever of the shapes that is"""
+class _Largest(TorchDispatchMode):
+    "The most elements of any tensor that is computed within"
+    n = 0
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        res = func(*args, **(kwargs or {}))
+        self.n = max([self.n, *(o.numel() for o in tensors_in(res))])
+        return res
+
+def _largest(f, *args):
+    "The most elements of a tensor that `f` computes; None if it fails"
+    with suppress(Exception), _Largest() as seen:
+        f(*args)
+        return seen.n
+
+def _pairs_all(f, pred, targ, n):
+    """Whether `f` compares all `n` pairs of predictions and targets: torch's losses of elements do, and another one if
+    it computes as many numbers, but fewer for predictions and targets of one shape, whichever of the shapes that is"""
     kind = kind_of(f)
     if kind=='element' and not _may_reshape(f): return True
-    if kind not in ('element', None) or pred.numel()!=targ.numel(): return False
-    try: got,*same = (float(f(*o)) for o in ((pred,targ), (pred.view_as(targ),targ), (pred,targ.view_as(pred))))
-    except Exception: return False # it reshapes them itself, or wants something else
-    return isclose(*same, rel_tol=1e-4) and not isclose(got, same[0], rel_tol=1e-3)
+    if kind not in ('element', None) or pred.numel()!=targ.numel() or (_largest(f, pred, targ) or 0)<n: return False
+    alike = [_largest(f, pred.view_as(targ), targ),_largest(f, pred, targ.view_as(pred))]
+    return any(alike) and all(o is None or o<n for o in alike)
 
 def _axes_without(pred, targ):
     "Axes without which predictions have the shape of the targets"
@@ -344,9 +359,9 @@ def check_shapes(
     if n<=max(pred.numel(), targ.numel()): return pred.ndim>0 and len(pred)>1
     funcs = {short_name(f):f for f in [learn.loss_func] if f is not None}
     funcs |= {m.name:m.func for m in metrics if type(m) is AvgMetric}
-    with keep_random(), torch.no_grad(), warnings.catch_warnings():
+    with keep_random(), torch.no_grad(), eager(), warnings.catch_warnings():
         warnings.simplefilter('ignore') # of torch, about the same
-        bad = [k for k,f in funcs.items() if _pairs_all(f, pred, targ)]
+        bad = [k for k,f in funcs.items() if _pairs_all(f, pred, targ, n)]
     if not bad: return True
     known = any(kind_of(funcs[k]) for k in bad)
     how = f"Write `cbs=MapBatch(lambda b: (*b[:-1], b[-1]{_reshaped(pred, targ)}))`" if known else \
