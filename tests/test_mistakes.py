@@ -981,8 +981,8 @@ class Fails(Callback):
 @pytest.mark.parametrize('n_acc', [1, 10**9]) # the only step is that of the last batch
 @pytest.mark.parametrize('n', [8, 150])
 @pytest.mark.parametrize('again', [False, True])
-def test_parameters_that_nothing_trains_are_told_soon_after_a_step(again, n, n_acc):
-    "Before the second epoch and its errors, also in a fit with callbacks that have been watched before"
+def test_parameters_that_nothing_trains_are_told_where_a_fit_fails_after_a_step(again, n, n_acc):
+    "Also in a fit with callbacks that have been watched before"
     learn = half_in_opt([GradientAccumulation(n_acc), Fails()], n)
     if again:
         with silence('optimizer'): assert warned(learn)==[]

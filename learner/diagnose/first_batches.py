@@ -271,32 +271,6 @@ class FirstBatches:
         self.checks.close()
         self.learn.watch_handlers(self, on=False)
 
-# %% ../../nbs/diagnose/06_first_batches.ipynb #Untrained
-class Untrained:
-    "Tells of parameters that nothing trains, in a fit whose first batches are not watched"
-    events = 'after_batch','after_train'
-    def __init__(self, learn):
-        self.learn,self.without_opt = learn,untrained(learn, trained(learn))
-        if self.without_opt and not learn.handler_watchers: learn.watch_handlers(self)
-    def handler_began(self, cb, ev):
-        learn = vars(self.learn)
-        if learn['_mode']!='fit': return
-        if self.learn.handler_watchers!=(self,): self.leave() # a profile: it is told at the end
-        elif ev=='after_train' or learn['train_iter']>=100: self.check()
-    def handler_ended(self): pass
-    def check(self):
-        if not self.learn.opt_step: return
-        lost,self.without_opt = self.without_opt,{}
-        self.leave()
-        check_optimizer(self.learn, lost)
-
-    def end(self, told):
-        "The fit is over. If it has not failed, what is left is told"
-        if told: self.check()
-        self.leave()
-    def leave(self):
-        if self in self.learn.handler_watchers: self.learn.watch_handlers(self, on=False)
-
 # %% ../../nbs/diagnose/06_first_batches.ipynb #check_values
 def check_values(learn, rec):
     "A metric without a value, of a validation that has a loss"
@@ -324,11 +298,16 @@ def watched(
     else:
         check_setup(learn, rec)
         if learn.handler_watchers: check_ties(learn)
-    unwatched = parts in seen or learn.handler_watchers
-    watcher,told = Untrained(learn) if unwatched else FirstBatches(learn, rec),False
+    if parts in seen or learn.handler_watchers:
+        noted = untrained(learn, trained(learn))
+        try: yield
+        finally:
+            if learn.opt_step: check_optimizer(learn, noted)
+        return
+    watcher,told = FirstBatches(learn, rec),False
     try: yield; told = True
     finally: watcher.end(told)
-    if not unwatched: seen.add(parts)
+    seen.add(parts)
 
 @patch
 def first_batches(self:Learner):
