@@ -19,7 +19,7 @@ from fastcore.basics import patch
 from ..core.checks import listed,short_name
 from ..values.functions import names_in
 from ..values.tensors import in_parts
-from ..model.loss_properties import is_of_own_class,kind_of,losses_in
+from ..model.loss_properties import is_loss,is_of_own_class,kind_of
 from ..restore.tensors import version_of
 from ..record.history import missing
 from ..record.loss_stream import LossStream
@@ -116,12 +116,12 @@ def _made_by(pred):
     return '' if o is None else o.name().partition('Backward')[0]
 
 def check_scores(pred, learn):
-    *_,f = losses_in(learn.loss_func)
-    yes_or_no = isinstance(f, nn.BCEWithLogitsLoss) or f is F.binary_cross_entropy_with_logits
-    if not (yes_or_no or kind_of(f)=='class') or is_of_own_class(learn.loss_func): return
+    f = learn.loss_func
+    yes_or_no = is_loss(f, nn.BCEWithLogitsLoss, F.binary_cross_entropy_with_logits)
+    if not (yes_or_no or kind_of(f)=='class') or is_of_own_class(f): return
     if not isinstance(pred, torch.Tensor): return # a callback has given the loss a part of it
-    name,made = short_name(learn.loss_func),_made_by(pred)
-    if isinstance(f, nn.NLLLoss) or f is F.nll_loss:
+    name,made = short_name(f),_made_by(pred)
+    if is_loss(f, nn.NLLLoss, F.nll_loss):
         if made=='LogSoftmax' or not (made=='Softmax' or bool((pred.detach()>1e-3).any())): return
         what,remedy = "the logarithms of probabilities", "give it scores, and `loss_func=nn.CrossEntropyLoss()`"
         if made=='Softmax': remedy = "write `log_softmax`"

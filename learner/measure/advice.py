@@ -27,8 +27,8 @@ from ..data.batches import tensors_in
 from ..data.generators import keep_random
 from ..data.loaders import target_names
 from ..model.losses import BaseLoss
-from ..model.loss_properties import class_axis_of,ignore_index_of,is_of_own_class,kind_of,losses_in
-from ..model.loss_properties import needs_no_targets
+from ..model.loss_properties import class_axis_of,ignore_index_of,is_loss,is_of_own_class,kind_of
+from ..model.loss_properties import losses_in,needs_no_targets
 from ..model.mapping import MapBatch,part_of,pred_names,takes,takes_tensors
 from ..model.own_losses import eager
 from ..model.weights import unwrapped
@@ -149,14 +149,12 @@ def _of_types(learn, dtype):
     return f"{its} `learn.model.float()`. `cbs=MixedPrecision()` computes in half precision"
 
 # %% ../../nbs/measure/07_advice.ipynb #of_targets
-def _takes_variance(f):
-    return any(isinstance(o, nn.GaussianNLLLoss) or o is F.gaussian_nll_loss for o in losses_in(f))
-
 def _of_targets(learn, e):
     "What to write, if predictions and targets do not fit the loss"
     pred,yb,f = learn.pred,learn.yb,learn.loss_func
     if not isinstance(pred, torch.Tensor):
-        if _takes_variance(f) and isinstance(pred, (tuple,list)) and len(pred)==2: return (
+        takes_variance = is_loss(f, nn.GaussianNLLLoss, F.gaussian_nll_loss)
+        if takes_variance and isinstance(pred, (tuple,list)) and len(pred)==2: return (
             "It takes means, targets and variances: write `loss_func=lambda p, t: F.gaussian_nll_loss(p[0], t, p[1])`")
         names = [*pred_names, *(pred if isinstance(pred, Mapping) else getattr(pred, '__dict__', ()))]
         k = next((k for k in names if isinstance(part_of(pred, k), torch.Tensor)), None)
@@ -212,7 +210,7 @@ def _of_numbers(learn, pred, targ):
         "The model drops the axis of samples where a batch has one, as `squeeze()` does: say which axis goes, as "
         f"`squeeze(-1)` does, or write `cbs=MapPred(lambda o: o{_view(*pred.shape)})`")
     calls = ''
-    bce = any(isinstance(f, nn.BCELoss) or f is F.binary_cross_entropy for f in losses_in(learn.loss_func))
+    bce = is_loss(learn.loss_func, nn.BCELoss, F.binary_cross_entropy)
     if bce and targ.shape==pred.shape and bool(((pred<0) | (pred>1)).any()):
         return "Predictions are scores rather than probabilities: write `loss_func=nn.BCEWithLogitsLoss()`"
     if targ.shape!=pred.shape and targ.numel()==pred.numel():

@@ -31,6 +31,14 @@ def losses_in(
     yield f
     while isinstance(f, (partial,BaseLoss)): yield (f := f.func)
 
+def is_loss(
+    f, # Any loss
+    *known, # Classes and functions
+) -> bool:
+    "Whether a loss, or the innermost that it wraps, is of one of these classes, or is one of these functions"
+    *_,f = losses_in(f)
+    return any(isinstance(f, o) if isinstance(o, type) else f is o for o in known)
+
 # %% ../../nbs/model/05_loss_properties.ipynb #known
 def _identity(x): return x
 def _argmax(axis): return partial(torch.argmax, dim=axis)
@@ -46,11 +54,9 @@ _known = {
 }
 
 def _lookup(loss_func, name, i):
-    for f in losses_in(loss_func):
-        if own := getattr(f, name, None): return own
-        for ks,v in _known.items():
-            if any(f is k or (isinstance(k, type) and isinstance(f, k)) for k in ks): return v[i]
-    return _identity
+    own = (getattr(f, name, None) for f in losses_in(loss_func))
+    known = (v[i] for ks,v in _known.items() if is_loss(loss_func, *ks))
+    return next(filter(None, own), None) or next(known, _identity)
 
 def activation_of(
     loss_func, # Any loss
@@ -78,23 +84,21 @@ def ignore_index_of(
     return _setting(loss_func, 'ignore_index', default)
 
 # %% ../../nbs/model/05_loss_properties.ipynb #kind_of
-_class_losses = tuple(o for k in ('CrossEntropyLoss','NLLLoss','LinearCrossEntropyLoss') if (o := getattr(nn, k, None)))
-_class_losses += FocalLoss,LabelSmoothingCrossEntropy
-_element_losses = (nn.L1Loss, nn.MSELoss, nn.SmoothL1Loss, nn.HuberLoss, nn.BCELoss, nn.BCEWithLogitsLoss,
-    nn.PoissonNLLLoss, nn.GaussianNLLLoss, nn.KLDivLoss, nn.SoftMarginLoss, nn.HingeEmbeddingLoss, nn.MarginRankingLoss)
-_sample_losses = (DiceLoss, nn.MultiLabelMarginLoss, nn.MultiLabelSoftMarginLoss, nn.MultiMarginLoss,
-    nn.CosineEmbeddingLoss, nn.TripletMarginLoss, nn.TripletMarginWithDistanceLoss)
-_functions = {
-    'class': (F.cross_entropy, F.nll_loss),
-    'element': (F.l1_loss, F.mse_loss, F.smooth_l1_loss, F.huber_loss, F.binary_cross_entropy, F.kl_div,
-        F.binary_cross_entropy_with_logits, F.poisson_nll_loss, F.gaussian_nll_loss, F.soft_margin_loss,
-        F.hinge_embedding_loss, F.margin_ranking_loss),
-    'sample': (F.multilabel_margin_loss, F.multilabel_soft_margin_loss, F.multi_margin_loss, F.cosine_embedding_loss,
-        F.triplet_margin_loss, F.triplet_margin_with_distance_loss),
-    'sequence': (F.ctc_loss,),
+_losses = { # of torch and of this library, as modules and functions
+    'class': (nn.CrossEntropyLoss, F.cross_entropy, nn.NLLLoss, F.nll_loss, FocalLoss, LabelSmoothingCrossEntropy,
+        *([nn.LinearCrossEntropyLoss] if hasattr(nn, 'LinearCrossEntropyLoss') else ())), # newer torch
+    'element': (nn.L1Loss, F.l1_loss, nn.MSELoss, F.mse_loss, nn.SmoothL1Loss, F.smooth_l1_loss,
+        nn.HuberLoss, F.huber_loss, nn.BCELoss, F.binary_cross_entropy,
+        nn.BCEWithLogitsLoss, F.binary_cross_entropy_with_logits, nn.PoissonNLLLoss, F.poisson_nll_loss,
+        nn.GaussianNLLLoss, F.gaussian_nll_loss, nn.KLDivLoss, F.kl_div, nn.SoftMarginLoss, F.soft_margin_loss,
+        nn.HingeEmbeddingLoss, F.hinge_embedding_loss, nn.MarginRankingLoss, F.margin_ranking_loss),
+    'sample': (DiceLoss, nn.MultiLabelMarginLoss, F.multilabel_margin_loss,
+        nn.MultiLabelSoftMarginLoss, F.multilabel_soft_margin_loss, nn.MultiMarginLoss, F.multi_margin_loss,
+        nn.CosineEmbeddingLoss, F.cosine_embedding_loss, nn.TripletMarginLoss, F.triplet_margin_loss,
+        nn.TripletMarginWithDistanceLoss, F.triplet_margin_with_distance_loss),
+    'sequence': (nn.CTCLoss, F.ctc_loss),
 }
-_classes = {'class': _class_losses, 'element': _element_losses, 'sample': _sample_losses, 'sequence': (nn.CTCLoss,)}
-_kinds = {o:k for table in (_classes,_functions) for k,v in table.items() for o in v}
+_kinds = {o:k for k,losses in _losses.items() for o in losses}
 
 def kind_of(
     loss_func, # Any loss
