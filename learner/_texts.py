@@ -96,19 +96,19 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
                              '- `learn`: The learner after its batch: `learn.pred`, `learn.yb` and `learn.loss` are '
                              'those of the batch',
  'AvgSmoothLoss.merge': 'Parameters:\n\n- `states`: What the metric has gathered in each of several processes',
- 'BCELossFlat': 'Parameters:\n'
-                '\n'
-                '- `args`: Positional arguments of `nn.BCELoss`\n'
-                '- `axis`: Where the classes are in the predictions\n'
-                '- `floatify`: Make targets floats\n'
-                '- `kwargs`: For `nn.BCELoss`, such as `reduction`',
+ 'BCELossFlat.__init__': 'Parameters:\n'
+                         '\n'
+                         '- `args`: Positional arguments of the torch loss\n'
+                         '- `axis`: Where the classes are in the predictions\n'
+                         '- `floatify`: Make targets floats\n'
+                         '- `kwargs`: For the torch loss, such as `reduction`',
  'BCEWithLogitsLossFlat.__init__': 'Parameters:\n'
                                    '\n'
-                                   '- `args`: Positional arguments of `loss_cls`\n'
+                                   '- `args`: Positional arguments of the torch loss\n'
                                    '- `axis`: Where the classes are in the predictions\n'
                                    '- `floatify`: Make targets floats\n'
                                    '- `thresh`: A probability above it is a yes\n'
-                                   '- `kwargs`: For `loss_cls`',
+                                   '- `kwargs`: For the torch loss, such as `reduction`',
  'BalancedAccuracy.__init__': 'Parameters:\n'
                               '\n'
                               '- `axis`: Where the classes are in the predictions\n'
@@ -647,12 +647,6 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
                           '\n'
                           '- `config`: A `RunConfig`; `config.flat()` is a dict of one level',
  'JSONLogger.read_log': 'Parameters:\n\n- `kind`: `row`: results, or `batch`: losses of batches',
- 'L1LossFlat': 'Parameters:\n'
-               '\n'
-               '- `args`: Positional arguments of `nn.L1Loss`\n'
-               '- `axis`: Where the classes are in the predictions\n'
-               '- `floatify`: Make targets floats\n'
-               '- `kwargs`: For `nn.L1Loss`, such as `reduction`',
  'LRFinder.__init__': 'Parameters:\n'
                       '\n'
                       '- `start_lr`: First learning rate, or one per group\n'
@@ -1060,12 +1054,6 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
  'LossStream.append': 'Parameters:\n\n- `loss`: Of a batch; the mean of it, if it has several values',
  'LossStream.load_state_dict': 'Parameters:\n\n- `state`: What `state_dict` of another stream has returned',
  'LossStream.receive': 'Parameters:\n\n- `wait`: For all that were sent',
- 'MSELossFlat': 'Parameters:\n'
-                '\n'
-                '- `args`: Positional arguments of `nn.MSELoss`\n'
-                '- `axis`: Where the classes are in the predictions\n'
-                '- `floatify`: Make targets floats\n'
-                '- `kwargs`: For `nn.MSELoss`, such as `reduction`',
  'MapBatch.__init__': 'Parameters:\n\n- `f`: A function of the batch as drawn, or a dict of new names for its fields',
  'MapPred.__init__': 'Parameters:\n'
                      '\n'

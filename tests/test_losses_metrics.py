@@ -2,6 +2,7 @@
 from dataclasses import dataclass
 from functools import partial
 from types import SimpleNamespace
+import pickle
 import numpy as np, pytest, torch
 from hypothesis import given,strategies as st
 from torch import nn
@@ -544,6 +545,13 @@ def test_targets_that_are_no_classes():
         with pytest.raises(ValueError,
                 match=f'Targets are classes from 0 to 2, as there are 3 scores for each, but go from {lo} to {hi}'):
             DiceLoss()(torch.randn(4,3,5), targ)
+
+@pytest.mark.parametrize('cls', [BCELossFlat, MSELossFlat, L1LossFlat])
+def test_flat_losses_of_numbers_are_classes(cls):
+    loss = pickle.loads(pickle.dumps(cls(reduction='sum')))
+    assert isinstance(loss, cls) and repr(loss)==f"{cls.__name__}(axis=-1, reduction='sum')"
+    with pytest.raises(TypeError, match=f'`{cls.__name__}` has no argument `reducton`. Did you mean `reduction`'):
+        cls(reducton='sum')
 
 @pytest.mark.parametrize('cls', [CrossEntropyLossFlat, MSELossFlat, BCEWithLogitsLossFlat])
 @pytest.mark.parametrize('kwargs,match', [(dict(reduction='x'), '`reduction`'), (dict(weight=[1.,2.]), '`weight`')])

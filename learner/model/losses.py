@@ -167,43 +167,40 @@ class LabelSmoothingCrossEntropyFlat(CrossEntropyLossFlat):
     "`LabelSmoothingCrossEntropy`, flattened"
     loss_cls = LabelSmoothingCrossEntropy
 
-class BCEWithLogitsLossFlat(BaseLoss):
+# %% ../../nbs/model/04_losses.ipynb #NumbersLossFlat
+class NumbersLossFlat(BaseLoss):
+    "A torch loss of numbers, of which targets have as many as predictions, flattened. Abstract: `loss_cls` is the loss"
+    def __init__(self,
+        *args, # Positional arguments of the torch loss
+        axis:int=-1, # Where the classes are in the predictions
+        floatify:bool=True, # Make targets floats
+        **kwargs, # For the torch loss, such as `reduction`
+    ): super().__init__(self.loss_cls, *args, axis=axis, floatify=floatify, is_2d=False, **kwargs)
+
+# %% ../../nbs/model/04_losses.ipynb #flat_losses_of_numbers
+class BCEWithLogitsLossFlat(NumbersLossFlat):
     "`nn.BCEWithLogitsLoss`, flattened; targets may be integers or booleans"
+    loss_cls = nn.BCEWithLogitsLoss
     @checked(thresh='[0,1]')
     def __init__(self, *args, axis:int=-1, floatify:bool=True,
         thresh:float=.5, # A probability above it is a yes
         **kwargs):
-        super().__init__(nn.BCEWithLogitsLoss, *args, axis=axis, floatify=floatify, is_2d=False, **kwargs)
+        super().__init__(*args, axis=axis, floatify=floatify, **kwargs)
         self.thresh = thresh
     def activation(self, x): return as_single(x).sigmoid()
     def decodes(self, x): return x>self.thresh
 
-def BCELossFlat(
-    *args, # Positional arguments of `nn.BCELoss`
-    axis:int=-1, # Where the classes are in the predictions
-    floatify:bool=True, # Make targets floats
-    **kwargs, # For `nn.BCELoss`, such as `reduction`
-) -> BaseLoss:
+class BCELossFlat(NumbersLossFlat):
     "`nn.BCELoss`, flattened"
-    return BaseLoss(nn.BCELoss, *args, axis=axis, floatify=floatify, is_2d=False, **kwargs)
+    loss_cls = nn.BCELoss
 
-def MSELossFlat(
-    *args, # Positional arguments of `nn.MSELoss`
-    axis:int=-1, # Where the classes are in the predictions
-    floatify:bool=True, # Make targets floats
-    **kwargs, # For `nn.MSELoss`, such as `reduction`
-) -> BaseLoss:
+class MSELossFlat(NumbersLossFlat):
     "`nn.MSELoss`, flattened: predictions `(bs, 1)` and targets `(bs,)` fit together"
-    return BaseLoss(nn.MSELoss, *args, axis=axis, floatify=floatify, is_2d=False, **kwargs)
+    loss_cls = nn.MSELoss
 
-def L1LossFlat(
-    *args, # Positional arguments of `nn.L1Loss`
-    axis:int=-1, # Where the classes are in the predictions
-    floatify:bool=True, # Make targets floats
-    **kwargs, # For `nn.L1Loss`, such as `reduction`
-) -> BaseLoss:
+class L1LossFlat(NumbersLossFlat):
     "`nn.L1Loss`, flattened"
-    return BaseLoss(nn.L1Loss, *args, axis=axis, floatify=floatify, is_2d=False, **kwargs)
+    loss_cls = nn.L1Loss
 
 # %% ../../nbs/model/04_losses.ipynb #FocalLoss
 class FocalLoss(nn.Module):
