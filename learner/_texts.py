@@ -26,11 +26,6 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
                            '\n'
                            '- `learn`: The learner after its batch: `learn.pred`, `learn.yb` and `learn.loss` are '
                            'those of the batch',
- 'AccumMetric.called_with_axis': 'How to write this metric with another axis of the classes; None if it has none\n'
-                                 '\n'
-                                 'Parameters:\n'
-                                 '\n'
-                                 '- `axis`: The axis of the classes that would be right',
  'AccumMetric.merge': 'Parameters:\n\n- `states`: What the metric has gathered in each of several processes',
  'ActivationStats.__init__': 'Parameters:\n\n- `with_hist`: Keep histograms too\n- `kwargs`: For `HookCallback`',
  'ActivationStats.color_dim': 'Parameters:\n'
@@ -80,11 +75,6 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
                   '\n'
                   '- `v`: Average over a batch\n'
                   '- `n`: Number of items in it: a number, or a tensor on the device',
- 'AvgMetric.called_with_axis': 'How to write this metric with another axis of the classes; None if it has none\n'
-                               '\n'
-                               'Parameters:\n'
-                               '\n'
-                               '- `axis`: The axis of the classes that would be right',
  'AvgMetric.merge': 'Parameters:\n\n- `states`: What the metric has gathered in each of several processes',
  'AvgMetric.n_averaged': 'Parameters:\n\n- `learn`: The learner after its batch',
  'AvgMetric.says_its_items': 'Parameters:\n\n- `learn`: The learner after its batch',
@@ -1069,7 +1059,6 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
                       '\n'
                       '- `learn`: The learner after its batch: `learn.pred`, `learn.yb` and `learn.loss` are those '
                       'of the batch',
- 'Metric.called_with_axis': 'Parameters:\n\n- `axis`: The axis of the classes that would be right',
  'Metric.pair': 'Parameters:\n\n- `learn`: The learner after its batch',
  'MicroBatch.__init__': 'Parameters:\n'
                         '\n'

@@ -32,7 +32,7 @@ from ..model.loss_properties import losses_in,needs_no_targets
 from ..model.mapping import MapBatch,part_of,pred_names,takes,takes_tensors
 from ..model.own_losses import eager
 from ..model.weights import unwrapped
-from .metrics import AvgMetric,Metric,argument_of,has_argument,held
+from .metrics import AvgMetric,argument_of,func_name,has_argument,held
 
 # %% ../../nbs/measure/07_advice.ipynb #no_loss
 def _loss_for(yb):
@@ -332,6 +332,13 @@ def _axis_taken(m):
         res = given.get('axis', argument_of(func, 'axis').default)
     return res if isinstance(res, int) else None
 
+def _with_axis(m, axis):
+    "How to write the metric `m` with another axis of the classes; None if it has none"
+    if getattr(m, 'dim_argmax', None) is not None:
+        return f'from_sklearn({m.name!r}, axis={axis})' if m.invert_arg else f'AccumMetric({m.name}, dim_argmax={axis})'
+    if type(m) is AvgMetric and has_argument(m.func, 'axis'): return f'partial({func_name(m.func)}, axis={axis})'
+    return f'{type(m).__name__}(axis={axis})' if has_argument(type(m).__init__, 'axis') else None
+
 def _check_axes(metrics, loss_func, pred, targ):
     "Warn of metrics that take the classes along another axis than the loss, where either would fit"
     axes = _axes_without(pred, targ)
@@ -339,7 +346,7 @@ def _check_axes(metrics, loss_func, pred, targ):
     axis = class_axis_of(loss_func)%pred.ndim
     for m in metrics:
         taken = None if (o := _axis_taken(m)) is None else o%pred.ndim
-        call = m.called_with_axis(axis) if isinstance(m, Metric) else None
+        call = _with_axis(m, axis)
         if call and taken!=axis and {taken, axis}<={*axes}: warnings.warn(
             f"`{m.name}` takes axis {taken} of the predictions, whose shape is {tuple(pred.shape)}, for the classes, "
             f"and `{short_name(loss_func)}` axis {axis}: write `metrics={call}`")
@@ -416,7 +423,7 @@ def _axis_of_classes(m, learn):
     if pred.shape[:-1]==targ.shape and multi: return f"{res}. Targets are one class each, and `{m.name}` is for several"
     axes,taken = _axes_without(pred, targ),_axis_taken(m)
     right = taken is not None and taken%pred.ndim in axes # something else is wrong
-    call = m.called_with_axis(axes[0]) if len(axes)==1 and isinstance(m, Metric) and not right else None
+    call = _with_axis(m, axes[0]) if len(axes)==1 and not right else None
     return f"{res}. The classes are in axis {axes[0]}: write `metrics={call}`" if call else res
 
 class ShapeCheck:

@@ -128,10 +128,6 @@ class AccumMetric(Gathered):
         self.higher_is_better = higher_is_better
         self.reset()
 
-    def called_with_axis(self, axis):
-        if self.dim_argmax is None: return super().called_with_axis(axis)
-        if self.invert_arg: return f'from_sklearn({self.name!r}, axis={axis})'
-        return f'AccumMetric({self.name}, dim_argmax={axis})'
     def reset(self):
         super().reset()
         self.ignored,self.drops = None,False

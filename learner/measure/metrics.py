@@ -68,9 +68,6 @@ class Metric:
             self.reset()
             self.accumulate(batch)
             return self.value
-    def called_with_axis(self, axis): # The axis of the classes that would be right
-        "How to write this metric with another axis of the classes; None if it has none"
-        return f'{type(self).__name__}(axis={axis})' if has_argument(type(self).__init__, 'axis') else None
     def __repr__(self):
         v = self.value
         if isinstance(v, torch.Tensor): v = v.item() if v.numel()==1 else v.tolist()
@@ -386,9 +383,6 @@ class AvgMetric(Average):
     def as_called(self):
         "The function as the batches of this phase call it"
         return partial(self.func, ignore_index=self._index) if self.ignores else self.func
-    def called_with_axis(self, axis):
-        if type(self) is not AvgMetric: return super().called_with_axis(axis)
-        return f'partial({func_name(self.func)}, axis={axis})' if has_argument(self.func, 'axis') else None
 
 # %% ../../nbs/measure/01_metrics.ipynb #loss_items
 def loss_items(
