@@ -1,10 +1,5 @@
 # Written from the modules by tools/texts.py: run `make lib`
-texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes are in the predictions, which are logits',
- 'APScoreMulti.__init__': 'Parameters:\n'
-                          '\n'
-                          '- `average`: `macro`: plain mean, `weighted` by frequency, `micro`, or None for one per '
-                          'label',
- 'AccumMetric.__init__': 'Parameters:\n'
+texts = {'AccumMetric.__init__': 'Parameters:\n'
                          '\n'
                          '- `func`: `func(pred, targ)`, or `func(targ, pred)` if `invert_arg`, gets those of a whole '
                          'phase\n'

@@ -13,7 +13,7 @@ __all__ = ['perplexity', 'RootMean', 'rmse', 'exp_rmspe', 'Moments', 'R2Score', 
 from functools import partial
 import torch
 from torch.nn import functional as F
-from ..core.checks import checked
+from ..core.checks import checked,snake_name
 from ..model.losses import CrossEntropyLossFlat,check_places,explain_bad_targets,is_kept
 from ..model.loss_properties import count_elements,count_kept,ignore_index_of,loss_of,reduction_in
 from .kinds import AccumMetric,check_axis
@@ -186,45 +186,43 @@ class RocAuc(AccumMetric):
         pred,targ = super().pair(learn)
         return _rows(_log_odds(pred, self.axis), targ, self.axis)
 
-class RocAucBinary(AccumMetric):
+# %% ../../nbs/measure/05_measures.ipynb #area_bases
+class AreaOfTwo(AccumMetric):
+    "An area under a curve, of two classes. Abstract: `area` computes it"
+    @checked
+    def __init__(self,
+        axis:int=-1, # Where the classes are in the predictions, which are logits
+    ):
+        super().__init__(partial(_of_two, area=self.area), activation=partial(_yes_minus_no, axis=axis),
+            name=snake_name(type(self).__name__, ''), higher_is_better=True)
+
+class AreaOfLabels(AccumMetric):
+    "An area under a curve, of labels that do not exclude each other. Abstract: `area` computes it"
+    of_labels = True
+    @checked
+    def __init__(self,
+        average:str|None='macro', # `macro`: plain mean, `weighted` by frequency, `micro`, or None for one per label
+    ):
+        name = type(self).__name__
+        func = partial(_by_label, area=self.area, average=_area(name, average))
+        super().__init__(func, flatten=False, name=snake_name(name, ''), higher_is_better=True)
+
+# %% ../../nbs/measure/05_measures.ipynb #areas_of_labels
+class RocAucBinary(AreaOfTwo):
     "Area under the ROC curve, of two classes"
-    @checked
-    def __init__(self,
-        axis:int=-1, # Where the classes are in the predictions, which are logits
-    ):
-        func = partial(_of_two, area=_auc)
-        super().__init__(func, activation=partial(_yes_minus_no, axis=axis), name='roc_auc_binary',
-            higher_is_better=True)
+    area = staticmethod(_auc)
 
-class RocAucMulti(AccumMetric):
+class RocAucMulti(AreaOfLabels):
     "Area under the ROC curve, of labels that do not exclude each other"
-    of_labels = True
-    @checked
-    def __init__(self,
-        average:str|None='macro', # `macro`: plain mean, `weighted` by frequency, `micro`, or None for one per label
-    ):
-        func = partial(_by_label, area=_auc, average=_area('RocAucMulti', average))
-        super().__init__(func, flatten=False, name='roc_auc_multi', higher_is_better=True)
+    area = staticmethod(_auc)
 
-class APScoreBinary(AccumMetric):
+class APScoreBinary(AreaOfTwo):
     "Average precision, of two classes"
-    @checked
-    def __init__(self,
-        axis:int=-1, # Where the classes are in the predictions, which are logits
-    ):
-        func = partial(_of_two, area=_ap)
-        super().__init__(func, activation=partial(_yes_minus_no, axis=axis), name='ap_score_binary',
-            higher_is_better=True)
+    area = staticmethod(_ap)
 
-class APScoreMulti(AccumMetric):
+class APScoreMulti(AreaOfLabels):
     "Average precision, of labels that do not exclude each other"
-    of_labels = True
-    @checked
-    def __init__(self,
-        average:str|None='macro', # `macro`: plain mean, `weighted` by frequency, `micro`, or None for one per label
-    ):
-        func = partial(_by_label, area=_ap, average=_area('APScoreMulti', average))
-        super().__init__(func, flatten=False, name='ap_score_multi', higher_is_better=True)
+    area = staticmethod(_ap)
 
 # %% ../../nbs/measure/05_measures.ipynb #brier
 def _brier(pred, targ, axis, ignore_index=-100):
