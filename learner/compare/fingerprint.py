@@ -140,7 +140,7 @@ class Setup:
             *_code(learn), hypers(learn.opt))
 
 # %% ../../nbs/compare/01_fingerprint.ipynb #Trail
-trail_format = 2 # raise it when what a trail holds, or how, is changed
+trail_format = 3 # raise it when what a trail holds, or how, is changed
 columns = 'at','ids','inputs','shapes','hypers','trained','grad_norm','loss','weights','generators'
 
 def is_batch(n): return n>=0 and n==int(n) # rows before training are negative, rows between batches end in .5
@@ -213,9 +213,8 @@ class Trail:
             f"{state.get('format')}, but this version reads format {trail_format}")
         res = cls()
         res.generators,res.setups = list(state['generators']),[(i, Setup(**o)) for i,o in state['setups']]
-        res.validated,saved = state.get('validated', 0),state['columns'] # older files do not say
-        no_numbers = np.empty(0),np.zeros(len(saved['at'][1]), int) # in any row: a column that older files lack
-        res._columns = {k:Column(*map(np.ndarray.tolist, saved.get(k, no_numbers))) for k in columns}
+        res.validated = state['validated']
+        res._columns = {k:Column(*map(np.ndarray.tolist, v)) for k,v in state['columns'].items()}
         return res
 
 # %% ../../nbs/compare/01_fingerprint.ipynb #Hypers
