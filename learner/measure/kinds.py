@@ -180,12 +180,7 @@ class AccumMetric(Gathered):
         if self.to_np: args = [_numpy(o) for o in args]
         try: res = self.func(*(args[::-1] if self.invert_arg else args), **more, **self.kwargs)
         except ValueError as e:
-            as_they_are,of_classes = self.only_scores and not self.drops,bool((as_double(targ)%1==0).all())
-            instead = ("`from_sklearn(…, activation=torch.sigmoid)` makes probabilities of scores"
-                if func_name(self.func) in _of_scores else
-                "`from_sklearn(…, thresh=.5)` decides about scores, after a sigmoid")
-            if as_they_are and of_classes: e.add_note(f"`{self.name}` got predictions as they are, one for "
-                f"each target: {instead}")
+            if self.only_scores and not self.drops: _explain(e, self, targ)
             raise
         if res is None or isinstance(res, str): raise TypeError(
             f"The metric `{self.name}` returns a number, or several, but it returned {brief(res)}")
@@ -222,6 +217,14 @@ def from_sklearn(
 
 _of_scores = 'roc_auc_score','average_precision_score','log_loss','brier_score_loss','d2_log_loss_score','hinge_loss'
 _endings = dict(score=True, loss=False, error=False, deviance=False, corrcoef=True)
+
+def _explain(e, metric, targ):
+    "Note on an error of scikit-learn what to write, if a metric of classes got scores"
+    if bool((as_double(targ)%1!=0).any()): return # they are no classes
+    instead = "`from_sklearn(…, thresh=.5)` decides about scores, after a sigmoid"
+    if func_name(metric.func) in _of_scores:
+        instead = "`from_sklearn(…, activation=torch.sigmoid)` makes probabilities of scores"
+    e.add_note(f"`{metric.name}` got predictions as they are, one for each target: {instead}")
 
 def _of_sklearn(name):
     try: import sklearn.metrics as sk
