@@ -37,6 +37,18 @@ def check_places(
     ends_a,ends_b = ({*accumulate(o, mul)} for o in (long_a, long_b)) # numbers of elements in first axes
     if prod(a)!=prod(b) or not (ends_a<=ends_b or ends_b<=ends_a): _refuse_shapes(a, b)
 
+def _class_last(targ, pred, axis, flatten):
+    "Targets with the class axis last. It may be there already, or where `pred` has it"
+    moved,n = pred.movedim(axis, -1).shape,axis%pred.ndim+1 # axes up to that of the classes
+    if targ.shape==moved!=pred.shape: return targ
+    same,as_many = _lengths(targ.shape)==_lengths(pred.shape),targ.numel()==pred.numel()
+    if not same and _lengths(targ.shape)==_lengths(moved): return targ
+    if not flatten: return targ.movedim(axis, -1) # the loss may broadcast
+    flat_after = targ.shape[:n]==pred.shape[:n] and as_many # such as pixels in one axis
+    if same or flat_after: return targ.reshape(pred.shape).movedim(axis, -1)
+    if targ.shape[-1:]==moved[-1:] and as_many: return targ # rows of classes
+    _refuse_shapes(pred.shape, targ.shape)
+
 # %% ../../nbs/model/04_losses.ipynb #BaseLoss
 reductions = 'mean','sum','none' # how losses of samples are combined
 
@@ -95,9 +107,8 @@ class BaseLoss:
         "The loss"
         of_classes = self.is_2d and targ.is_floating_point() and targ.shape==pred.shape # probabilities
         if self.axis not in (-1, pred.ndim-1):
-            moved = pred.movedim(self.axis, -1)
-            if of_classes or not self.is_2d: targ = self._class_last(targ, pred, moved)
-            pred = moved
+            if of_classes or not self.is_2d: targ = _class_last(targ, pred, self.axis, self.flatten)
+            pred = pred.movedim(self.axis, -1)
         if self.floatify: targ = targ.to(pred.dtype)
         elif self.y_int and not targ.is_floating_point(): targ = targ.long() # torch takes no smaller integers
         by_class = pred.shape[-1]==self.n_weights # the weights need the class axis
@@ -106,17 +117,6 @@ class BaseLoss:
             pred = pred.reshape(-1, pred.shape[-1]) if self.is_2d else pred.reshape(-1)
             targ = targ.reshape(-1, targ.shape[-1]) if of_classes else targ.reshape(-1)
         return self.func(pred, targ)
-
-    def _class_last(self, targ, pred, moved):
-        "Targets with the class axis last, as in `moved`. It may be there already, or where `pred` has it"
-        if targ.shape==moved.shape!=pred.shape: return targ
-        same,n = _lengths(targ.shape)==_lengths(pred.shape),self.axis%pred.ndim+1 # axes up to that of the classes
-        if not same and _lengths(targ.shape)==_lengths(moved.shape): return targ
-        if not self.flatten: return targ.movedim(self.axis, -1) # the loss may broadcast
-        flat_after = targ.shape[:n]==pred.shape[:n] and targ.numel()==pred.numel() # such as pixels in one axis
-        if same or flat_after: return targ.reshape(pred.shape).movedim(self.axis, -1)
-        if targ.shape[-1:]==moved.shape[-1:] and targ.numel()==pred.numel(): return targ # rows of classes
-        _refuse_shapes(pred.shape, targ.shape)
 
     def __repr__(self): return f"{type(self).__name__}(axis={self.axis}, reduction={self.reduction!r})"
 
