@@ -192,7 +192,9 @@ class _Averaging(Callback):
         "Move the average towards the weights of the model"
         self.n += 1
         ts = [o if o.dtype is a.dtype else o.to(a.dtype) for a,o in zip(self.avg, self._tensors())]
-        torch._foreach_lerp_(self.avg, ts, weight)
+        n = sum(map(in_parts, ts)) if self.buffers else 0 # they are first, and torch takes no others beside them
+        for some in slice(n),slice(n, None):
+            if self.avg[some]: torch._foreach_lerp_(self.avg[some], ts[some], weight)
 
 # %% ../../nbs/technique/06_averaging.ipynb #Average
 class _Average(_Averaging):
@@ -203,6 +205,9 @@ class _Average(_Averaging):
     def averaged(self):
         "Have the average in the model for a while"
         self._check()
+        if any(map(in_parts, self._tensors())): raise RuntimeError("With `Distributed(shard=True)`, the model is in "
+            f"parts in the middle of an epoch, and cannot have the average of `{type(self).__name__}` for a while: "
+            "use it between epochs")
         norms = _Norms(self)
         with norms.kept(), in_use(self.learn.opt): # an optimizer with an average of its own does not touch this one
             ts = self._tensors()
