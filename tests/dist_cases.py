@@ -11,6 +11,7 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader,DistributedSampler,IterableDataset,TensorDataset,random_split
 from learner.all import *
+from learner.dist import sharding
 from learner.dist.processes import processes
 from learner.schedule import limits,validation
 
@@ -601,9 +602,111 @@ def refused_in_parts(name):
     if name=='loss':
         head = nn.Linear(3, 3)
         learn.model,learn.loss_func = nn.Sequential(nn.Linear(5, 3), head),LossOfHead(head)
-    with learn.distrib_ctx(shard=plugin(), timeout=20):
+    if name=='hook': learn.model.body[0].weight.register_hook(lambda g: g*.1)
+    if name=='late hook': learn.add_cb(Halves())
+    how = plugin()
+    if name=='ignored': how.ignored_modules = [learn.model.body[2]]
+    with learn.distrib_ctx(shard=how, timeout=20):
         try: learn.fit(1)
         except Exception as e: return f'{type(e).__name__}: {e}',learn.train_iter
+
+class Halves(Callback):
+    "Halves gradients as they come"
+    def before_fit(self):
+        for p in self.learn.model.parameters(): p.register_post_accumulate_grad_hook(lambda p: p.grad.mul_(.5))
+
+class SmallTransformer(nn.Module):
+    def __init__(self):
+        super().__init__()
+        layer = nn.TransformerEncoderLayer(8, 2, 16, dropout=0., batch_first=True)
+        self.inp,self.enc,self.out = nn.Linear(5, 8),nn.TransformerEncoder(layer, 2),nn.Linear(8, 3)
+        self.attn = nn.MultiheadAttention(8, 2, batch_first=True) # does not call its last layer
+    def forward(self, x):
+        h = self.enc(self.inp(x*.01)[:,None])
+        return self.out(self.attn(h, h, h)[0][:,0])
+
+class TiedWords(nn.Module):
+    "Scores of words by their embeddings"
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(5, 8), nn.Sequential(nn.Linear(8, 8), nn.Tanh()))
+        self.ends = nn.ModuleList([nn.Embedding(4, 8), nn.Linear(8, 4, bias=False)])
+        self.ends[1].weight = self.ends[0].weight
+        self.same = nn.ModuleList([nn.Linear(8, 8)]*2)
+    def forward(self, x):
+        h = self.body(x*.01)+self.ends[0]((x[:,0]%4).long())
+        return self.ends[1](self.same[1](torch.tanh(self.same[0](h))))[:,:3]
+
+class Containers(nn.Module):
+    "Layers in a dict, of which one has parametrized weights; calls those in a `Sequential` one by one"
+    def __init__(self):
+        super().__init__()
+        self.heads = nn.ModuleDict(dict(a=nn.Linear(5, 8), b=nn.utils.parametrizations.weight_norm(nn.Linear(8, 8))))
+        self.ways = nn.ModuleList([nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 3))])
+    def forward(self, x):
+        x = self.heads['b'](self.heads['a'](x*.01))
+        for o in self.ways[0]: x = o(x)
+        return x
+
+def sharded_simply(name, shard=True):
+    "A fit with `shard=True`, for which 30 parameters are enough to be by themselves, and how many modules are"
+    torch.manual_seed(1)
+    sharding.least_alone,learn,seen = 30,make(n=17),set()
+    learn.model = globals()[name]()
+    def count(learn): seen.add(sum('FSDP' in type(m).__name__ for m in learn.model.modules()))
+    with learn.distrib_ctx(shard=shard): return state(learn.fit(2, cbs=on(event.after_step)(count)), alone=seen)
+
+def norms_averaged(shard=True):
+    "An average of weights and of the statistics of batch norms"
+    torch.manual_seed(1)
+    learn,ema = make(n=48),EMA(.9, buffers=True)
+    learn.model = nn.Sequential(nn.Linear(5, 8), nn.BatchNorm1d(8), nn.Tanh(), nn.Linear(8, 3))
+    with learn.distrib_ctx(shard=plugin() if shard else False): return state(learn.fit(2, cbs=ema), avg=ema.avg)
+
+class Kept(Callback):
+    "Clips weights that it has noted before the fit"
+    def before_fit(self): self.params = [*self.learn.model.parameters()]
+    def after_step(self):
+        with torch.no_grad():
+            for p in self.params: p.clamp_(-.2, .2)
+
+class Slow(Head):
+    "Has a slow copy of a layer, and a list of both weights"
+    def __init__(self):
+        super().__init__('classes')
+        self.slow = nn.Linear(5, 8).requires_grad_(False)
+        self.pairs = [*zip(self.slow.parameters(), self.body[0].parameters())]
+    def forward(self, x):
+        with torch.no_grad():
+            for slow,p in self.pairs: slow.lerp_(p, .1)
+        return super().forward(x)
+
+def adds_layer(learn):
+    if learn.train_iter!=2: return
+    layer = nn.Linear(3, 3)
+    learn.model.body.append(layer)
+    learn.opt.add_param_group(dict(learn.opt.param_groups[0], params=[*layer.parameters()]))
+
+def uses_average(learn):
+    if learn.train_iter!=2: return
+    with learn.ema.averaged(): pass
+
+def penalizes(learn):
+    if learn.training: learn.loss_grad = learn.loss_grad+sum(p.pow(2).sum() for p in learn.model.parameters())
+
+fails = dict(kept=Kept, backward=lambda: OwnBackward(), layer=lambda: on(event.after_step)(adds_layer),
+    average=lambda: on(event.after_step)(uses_average),
+    save=lambda: on(event.after_step)(lambda learn: learn.save('mid')),
+    penalty=lambda: on(event.after_loss)(penalizes), pairs=lambda: [])
+
+def fails_in_parts(name, folder):
+    "The error of a fit, with its notes; and whether nothing of parts stays on the model"
+    learn = make(path=folder, cbs=EMA(.9))
+    if name=='pairs': learn.model = Slow()
+    with learn.distrib_ctx(shard=plugin(), timeout=20):
+        try: learn.fit(1, cbs=fails[name]())
+        except Exception as e:
+            return '\n'.join([f'{type(e).__name__}: {e}', *e.__notes__]),{type(p) for p in learn.model.parameters()}
 
 class Branches(nn.Module):
     "Has layers in a list, which torch can divide only if it has few parameters"

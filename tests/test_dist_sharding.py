@@ -69,12 +69,40 @@ def test_a_layer_that_is_known_by_two_ways(name):
 
 refused = [('Adafactor','`Adafactor`.*another optimizer'), ('Rprop','`Rprop`.*another optimizer'),
     ('fused','`fused=True` of `SGD`.*leave it out'), ('sparse','`table`.*without `sparse=True`'),
-    ('loss',"`head.weight`, `head.bias` of the loss")]
+    ('loss',"`head.weight`, `head.bias` of the loss"), ('hook',"hooks.*on `body.0.weight`.*`before_step`"),
+    ('late hook',"hooks on parameters"), ('ignored',"leaves out `model.body.2.weight`.*without `ignored_modules`")]
 
 def test_what_cannot_be_in_parts_is_refused_before_the_first_batch():
     cases = [('refused_in_parts', (name,), {}) for name,_ in refused]
     for res in together(2, 'several', cases, limit=120):
         for (why,n),(_,match) in zip(res, refused): assert re.search(f'^ValueError: `shard`.*{match}', why) and n==0
+
+@pytest.mark.parametrize('name,alone', [('SmallTransformer', 3), ('TiedWords', 3), ('Containers', 4)])
+def test_plain_sharding_of_models_with_containers_and_tied_weights(name, alone):
+    "Large layers in containers are by themselves, except those that share weights; the numbers are of one process"
+    ref = one('sharded_simply', name, shard=False)
+    for o in together(2, 'sharded_simply', name, limit=120):
+        close([o['weights'], o['rows']], [ref['weights'], ref['rows']], 1e-6)
+        assert o['alone']=={alone}
+
+def test_an_average_of_batch_norms_and_parts():
+    refs = together(2, 'norms_averaged', shard=False)
+    for o,ref in zip(together(2, 'norms_averaged'), refs):
+        close([o['weights'], o['rows'], o['avg']], [ref['weights'], ref['rows'], ref['avg']])
+
+fails = [('kept', 'RuntimeError: A parameter is used that was kept.*`model.parameters'), *also(
+    ('pairs', 'RuntimeError: A parameter is used that was kept.*`model.parameters'),
+    ('backward', 'RuntimeError: .*cannot go backward itself'),
+    ('layer', 'RuntimeError: .*2 parameters.*add layers between'),
+    ('average', 'RuntimeError: .*average of `EMA`.*between epochs'), ('save', 'TypeError(?s:.*)save between epochs'),
+    ('penalty', 'RuntimeError(?s:.*)outside of that call'))]
+
+@pytest.mark.parametrize('name,match', fails)
+def test_what_parts_cannot_do_is_told(name, match, tmp_path):
+    "At least in one process, which the other names; the model is whole afterwards"
+    res = together(2, 'fails_in_parts', name, str(tmp_path), limit=120)
+    assert any(re.search(f'^{match}', why) for why,_ in res),res
+    assert all(types=={nn.Parameter} for _,types in res)
 
 def test_a_model_that_torch_cannot_divide_is_left_as_it_was():
     "A part of it was divided before the error: it can be trained without `shard`"

@@ -48,7 +48,7 @@ class Gradients:
     def without(self): return [k for k,(p,v) in self.waiting.items() if p.requires_grad and version_of(p)==v]
 
 def check_gradients(learn, grads):
-    if not (lost := grads.without()) or not grads.any: return
+    if not grads.any or not (lost := grads.without()): return # none of weights in parts
     owners = dict.fromkeys(k.rpartition('.')[0] for k in lost)
     kinds = [f"`{k}` ({type(learn.model.get_submodule(k)).__name__})" if k else 'the model itself' for k in owners]
     shown = ', '.join(kinds[:3]) + (f" and {len(kinds)-3} more" if len(kinds)>3 else '')

@@ -85,6 +85,7 @@ class Agreement:
     def fail(self):
         "Tell the others of an error"
         self.failed,e,procs = True,self.learn.exc,self.procs
+        if self.engine is not None: self.engine.explain(e)
         if self.all_know or isinstance(e, ProcessFailed): return
         if why := procs.channel.error.read(): # what it has closed fails here too
             e.add_note(why)

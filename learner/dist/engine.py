@@ -21,18 +21,21 @@ from ..technique.micro_batch import weighted
 from ..technique.mixed_precision import MixedPrecision
 
 # %% ../../nbs/dist/05_engine.ipynb #Whole
+def trained_ids(module): return [id(o) for o in module.parameters() if o.requires_grad]
+
+def modules_of(learn) -> list:
+    "The model, and the loss if it has something to train"
+    f = learn.loss_func
+    return [learn.model, f] if isinstance(f, nn.Module) and trained_ids(f) else [learn.model]
+
 class Whole(nn.Module):
     "Model and loss as one module, whose forward pass is any function"
-    def __init__(self, model, loss_func):
+    def __init__(self, learn):
         super().__init__()
-        self.model = model
-        if isinstance(loss_func, nn.Module) and any(o.requires_grad for o in loss_func.parameters()):
-            self.loss_func = loss_func
+        for k,o in zip(('model','loss_func'), modules_of(learn)): setattr(self, k, o)
         # buffers are taken over when training ends; torch would have processes wait in every forward pass
         self._ddp_params_and_buffers_to_ignore = [k for k,_ in self.named_buffers()]
     def forward(self, run): return run()
-
-def trained_ids(module): return [id(o) for o in module.parameters() if o.requires_grad]
 
 # %% ../../nbs/dist/05_engine.ipynb #full_precision
 def make_accelerator(learn, **kwargs):
@@ -46,21 +49,13 @@ def make_accelerator(learn, **kwargs):
     return res
 
 # %% ../../nbs/dist/05_engine.ipynb #Averaged
-@contextmanager
-def _unused_explained():
-    try: yield
-    except RuntimeError as e:
-        if 'find_unused_parameters' in str(e): e.add_note("The loss does not depend on some parameters: "
-            "`learn.to_distributed(find_unused_parameters=True)` before the fit allows that")
-        raise
-
 class Averaged:
     "Model and loss of a learner in `DistributedDataParallel`, and the parameters whose gradients it averages"
     def __init__(self, learn, procs, kwargs):
         settings = extra('accelerate', 'dist', '`Distributed`').DistributedDataParallelKwargs(**kwargs)
         self.learn,self.procs,self.mutes = learn,procs,()
         self.accelerator = make_accelerator(learn, kwargs_handlers=[settings])
-        self._wrap(Whole(learn.model, learn.loss_func))
+        self._wrap(Whole(learn))
 
     def _wrap(self, whole):
         self.names,self.params = zip(*whole.named_parameters())
@@ -75,7 +70,7 @@ class Averaged:
     @property
     def fits(self):
         "Whether the learner trains the same parameters as when they were wrapped"
-        now = trained_ids(Whole(self.learn.model, self.learn.loss_func))
+        now = trained_ids(Whole(self.learn))
         return now==[id(p) for p,o in zip(self.params, self.flags) if o]
 
     def wrap_again(self):
@@ -88,13 +83,11 @@ class Averaged:
     def forward(self, run,
         adds, # Gradients are not averaged
     ):
-        with self.ddp.no_sync() if adds else nullcontext(), _unused_explained(): return self.ddp(run)
+        with self.ddp.no_sync() if adds else nullcontext(): return self.ddp(run)
 
     def settle(self):
         "Choose which gradients are sent together, now that all have gone backward, and not in the next forward pass"
-        if self.settled: return
-        with _unused_explained():
-            self.settled = self.ddp.require_backward_grad_sync and self.ddp.reducer._rebuild_buckets()
+        if not self.settled: self.settled = self.ddp.require_backward_grad_sync and self.ddp.reducer._rebuild_buckets()
 
     def mute(self):
         "Let the gradients of this process be zero"
@@ -187,6 +180,10 @@ class Engine:
         return nullcontext()
     def make_whole(self): self.averaged.average()
 
+    def explain(self, e):
+        "Add to an error of torch what it means here"
+        if 'find_unused_parameters' in str(e): e.add_note("The loss does not depend on some parameters: "
+            "`learn.to_distributed(find_unused_parameters=True)` before the fit allows that")
     def check_whole(self): "Each process has the whole model"
     def norms(self): return self.averaged.norms()
     def check_same(self,
