@@ -4,6 +4,7 @@ from types import MethodType
 from unittest import mock
 import pytest,torch
 from learner.all import *
+from learner.loop.fitting import StopMixin
 
 def made(*cbs, **pieces):
     "A learner of a class with `pieces` of its own"
@@ -26,7 +27,11 @@ def test_batches_that_nobody_counts(bounds):
     assert learn.mode is None and [o.name for o in learn.cbs]==['train_eval','recorder']
 
 def test_events_that_a_callback_waits_for():
-    def _batch(self): bare(self); self.loss = torch.zeros(()); self('after_loss')
+    def _batch(self):
+        bare(self)
+        self.opt_step += self.training
+        self.loss = torch.rand(()) # not the same each time
+        self('after_loss')
     _batch.__name__ = '_batch'
     learn = made(_batch=scope(_batch))
     with pytest.warns(UserWarning) as seen: learn.fit(2, cbs=GradientClip(1e-6))
@@ -72,6 +77,79 @@ def test_a_loop_that_announces_no_batch_is_told_so_in_the_epoch_after_a_resume(t
     stop = on(event.after_batch(once=len(learn.dls.train), unit='iter'))(lambda learn: learn.stop_soon())
     file = learn.fit(2, cbs=stop).save_state(tmp_path/'here')
     with pytest.raises(TypeError, match='does not announce'): made(one_batch=bare).load_state(file).resume()
+
+def by_data(self, i, b):
+    "A step on `p.data`, which leaves the version of a parameter as it is"
+    xb,yb = self.dls.split(b)
+    self.loss_func(self.model(*xb), *yb).backward()
+    for p in self.model.parameters(): p.data -= .01*p.grad
+    self.opt.zero_grad()
+
+def test_batches_that_nobody_counts_where_no_version_tells_of_a_step():
+    learn = made(one_batch=by_data)
+    with pytest.raises(TypeError, match='does not announce `before_batch`'): learn.fit(n_step=5)
+
+def test_a_loop_of_your_own_is_checked_without_a_recorder_and_whatever_is_silent():
+    learn = made(one_batch=bare).remove_cb(Recorder)
+    with silence(), pytest.raises(TypeError, match='does not announce `before_batch`'): learn.fit(2)
+
+# A piece that takes steps counts them
+def uncounted(self): self.opt.step()
+def counted(self): self.opt.step(); self.opt_step += 1
+for f in (uncounted, counted): f.__name__ = '_step'
+
+def not_counted(piece): return (f"`Mine.{piece}` takes a step that is not counted, so that `fit(n_step=…)` would not "
+    "end, and schedules and averages that go by steps stay where they are: write `self.opt_step += 1` after it")
+
+def test_a_fit_whose_steps_are_not_counted_says_so_before_it_has_no_end():
+    learn = made(_step=scope(uncounted))
+    with pytest.raises(TypeError) as e: learn.fit(n_step=4)
+    assert str(e.value)==not_counted('_step') and learn.iter==0
+    assert [o.name for o in learn.cbs]==['train_eval','recorder']
+
+def whole_batch(self):
+    if self.training: bare(self)
+    else: self._forward()
+whole_batch.__name__ = '_batch'
+
+@pytest.mark.parametrize('pieces', [dict(_step=scope(uncounted)), dict(_batch=scope(whole_batch)),
+    dict(_do_grad_opt=lambda self: [self._backward(), self.opt.step(), self.opt.zero_grad()])], ids=lambda o: [*o][0])
+def test_steps_that_are_not_counted(pieces):
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter('always')
+        made(**pieces).fit(3)
+    assert [str(o.message) for o in seen]==[not_counted(*pieces)] and seen[0].filename==__file__
+
+@pytest.mark.parametrize('cbs', [[], [GradientAccumulation(32)], [MicroBatch(2)],
+    [Raise('before_step', CancelStepException, n=2)]], ids=str)
+def test_steps_that_are_counted(cbs):
+    with warnings.catch_warnings():
+        warnings.simplefilter('error')
+        learn = made(*cbs, _step=scope(counted)).fit(n_step=4)
+        made(_forward=lambda self: Learner._forward(self)).fit(n_step=4)
+    assert learn.opt_step==4
+
+def test_a_callback_that_steps_itself_is_not_taken_for_the_piece():
+    class Steps(Callback):
+        def before_step(self): self.learn.opt.step(); raise CancelStepException
+    with warnings.catch_warnings():
+        warnings.simplefilter('error')
+        made(Steps(), _step=scope(counted)).fit(1)
+
+def test_weights_without_a_shape_are_no_step():
+    "Those of lazy modules come with the first batch"
+    learn = made(GradientAccumulation(1000), _step=scope(counted))
+    learn.model = torch.nn.Sequential(torch.nn.LazyLinear(3), torch.nn.Linear(3, 1))
+    with warnings.catch_warnings():
+        warnings.simplefilter('error')
+        learn.fit(1)
+
+def test_a_fit_runs_without_its_checks(monkeypatch):
+    "Those of a later part: `checks_of_fit` is where it joins in"
+    monkeypatch.setattr(Learner, 'checks_of_fit', StopMixin.checks_of_fit)
+    with warnings.catch_warnings():
+        warnings.simplefilter('error')
+        assert made(_step=scope(uncounted)).fit(2).epoch==1
 
 @pytest.mark.parametrize('bounds', [dict(n_iter=5), dict(n_iter=13), dict(n_step=5)], ids=str)
 def test_an_all_batches_that_goes_beyond_the_bounds_says_so(bounds):

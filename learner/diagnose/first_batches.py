@@ -27,7 +27,7 @@ from ..record.recorder import Recorder
 from ..loop.learner import Learner
 from .mistakes import check_attributes,check_optimizer,check_setup,check_state,check_ties,functions_in
 from .mistakes import in_opt,is_silent,kinds,tell,trained,untrained
-from .order import Changes
+from .order import Changes,replaced_pieces,warn_recomputed
 
 # %% ../../nbs/diagnose/06_first_batches.ipynb #Gradients
 class Gradients:
@@ -310,8 +310,9 @@ def watched(
     seen.add(parts)
 
 @patch
-def first_batches(self:Learner):
-    "Context of a fit, in which its first batches are checked for mistakes that raise no error"
-    if not self.resuming: return watched(self)
-    check_state(self)
-    return nullcontext()
+@contextmanager
+def checks_of_fit(self:Learner):
+    "Context of a fit, in which pieces of the loop of the user's are checked; and its first batches, if it is new"
+    warn_recomputed(self)
+    if self.resuming: check_state(self)
+    with self.added_cbs(replaced_pieces(self)), nullcontext() if self.resuming else watched(self): yield

@@ -8,7 +8,7 @@ A fit gets an optimizer, sets its hyper-parameters, and runs the [loop](01_loop.
 __all__ = []
 
 # %% ../../nbs/loop/07_fitting.ipynb #imports
-import os,warnings
+import os
 from contextlib import contextmanager,nullcontext
 from dataclasses import dataclass,field,replace
 from math import inf
@@ -17,7 +17,6 @@ from weakref import ref
 import torch
 from torch.nn.parameter import is_lazy
 from ..core.checks import brief,checked,listed,short_name,whole
-from ..core.events import moments
 from ..core.callback import Callback,TrainEvalCallback
 from ..core.dispatch import check_scopes
 from ..core.tracebacks import warn
@@ -28,7 +27,7 @@ from ..model.hypers import spare,values_for,with_added
 from ..model.optimizer import OptimList,clear_state,decay_by_hook,drop_grads,go_with_params,make_opt
 from ..model.optimizer import params_of,to_eval
 from ..model.weights import named_params
-from .loop import has_grads,own_pieces
+from .loop import has_grads
 from .inference import InferenceMixin,check_parts,release_frames,uncached_casts
 from .position import Bounds,Counters
 from .interrupt import HeldInInference,HeldInterrupt,load_optimizers
@@ -185,59 +184,6 @@ def new_opt(learn,
             if isinstance(learn.opt, OptimList): learn.opt.n = n
         raise
 
-# %% ../../nbs/loop/07_fitting.ipynb #PiecesCheck
-class PiecesCheck(Callback):
-    "Check that a loop with replaced pieces still fires the events that callbacks wait for"
-    order,only_fit,run_valid,watches = -1000,True,False,True
-    events = [*(ev for ev,scopes in moments() if 'train' in scopes and ev!='before_train'), 'after_cancel_train']
-    def __init__(self, replaced):
-        self.replaced,self.heard = replaced,set()
-        super().__init__(**{ev: lambda self, ev=ev: self.heard.add(ev) for ev in self.events})
-
-    def before_train(self): self.resumes,self.before = self.learn.resuming,self._moved_by_batches()
-    def after_train(self):
-        if 'before_batch' not in self.heard: # perhaps none was left in the epoch, or it was skipped
-            if self.resumes or self._moved_by_batches()==self.before: return
-        self.learn.remove_cb(self)
-        if any(o.startswith('after_cancel_') for o in self.heard): return # what comes after it was not to be announced
-        if 'after_batch' not in self.heard:
-            raise TypeError(f"{self.replaced} does not announce `before_batch` and `after_batch`, "
-                "so that batches are not counted. Call `super()`, or replace `_batch` and write `@scope` above it")
-        for ev in self.events: self._check(ev)
-
-    def _moved_by_batches(self):
-        "Something else, if a batch was drawn or trained on since"
-        return id(self.learn.route.draws),self.learn.opt_step,[p._version for p in self.learn.model.parameters()]
-
-    def _check(self, ev):
-        waiting = ', '.join(f'`{o.name}`' for o in self.learn.ordered_cbs(ev) if o is not self)
-        if not waiting or ev in self.heard or 'cancel' in ev: return
-        warnings.warn(f"{self.replaced} does not announce `{ev}`, for which {waiting} waits: "
-            f"write `self('{ev}')` where its moment is")
-
-class BoundsCheck(Callback):
-    "Warn of an `all_batches` of the user's that goes on where a phase is to end"
-    order,only_fit,watches = -1000,True,True
-    def before_batch(self):
-        learn = self.learn
-        if self.iter!=learn.stop_at and not (self.training and learn.steps_done): return
-        warn(f"`{type(learn).__name__}.all_batches` goes on after {self.iter} batches, where the phase is to end. "
-            "If it loops over the loader itself: loop over `self.route.batches()` instead")
-        learn.remove_cb(self)
-
-def replaced_pieces(learn):
-    "Callbacks that check the pieces which `learn` has of its own"
-    mine = own_pieces(learn)
-    pieces = [PiecesCheck(' or '.join(f'`{type(learn).__name__}.{k}`' for k in mine))] if mine else []
-    return pieces + [BoundsCheck()]*('all_batches' in mine)
-
-def warn_recomputed(learn):
-    "Warn of pieces in whose place an optimizer computes loss and gradients itself"
-    mine = [f'`{type(learn).__name__}.{k}`' for k in own_pieces(learn) if k in ('_forward','_backward')]
-    if mine and learn.needs_closure: warn(f"`{short_name(type(learn.opt))}` computes loss and gradients again within "
-        f"its step, without {' and '.join(mine)}, so that what these change has no effect there. Put it into "
-        "the model or `loss_func`, or use another optimizer")
-
 # %% ../../nbs/loop/07_fitting.ipynb #ready_to_train
 def ready_to_train(learn): # A learner that is to train
     "Check its parts, move its model, make its optimizer, and refuse what cannot be trained"
@@ -367,8 +313,7 @@ def run_fit(learn,
     for cb in [*learn.cbs]: cb('prepare_fit') # called directly: no scope is running yet
     asked,overrides = starting_hypers(learn, stopped, lr, wd, by_fit)
     learn.route.begin(stopped, overrides, by_fit) # makes a new `FitStart`, which the lines below fill
-    with learn.fitting('fit'), learn.added_cbs(replaced_pieces(learn)):
-        warn_recomputed(learn)
+    with learn.fitting('fit'):
         put_hypers(learn, asked, stopped)
         bounds.put(learn)
         Counters(epoch=bounds.start_epoch, train_iter=0, opt_step=0, epoch_start=0).put(learn)
@@ -376,7 +321,7 @@ def run_fit(learn,
         learn.n_iter = length(learn.dls.train)
         learn.note_n_train() # a `Limit` notes it again, in its `before_fit`
         learn.searches.begin()
-        with running(learn.route, cbs), learn.first_batches():
+        with running(learn.route, cbs), learn.checks_of_fit():
             held.stop_if_pending() # one that came while the fit was prepared
             learn.run_scopes()
     if (train_on := learn.route.train_on) is not None: # a `SpikeGuard` has stopped the fit, to go back and train on
@@ -419,8 +364,8 @@ class StopMixin(HyperMixin):
         "Call `f` as soon as nothing is half done: between two batches, phases or epochs"
         self.route.request(f, stops)
 
-    def first_batches(self):
-        "Context of a fit, in which the part `diagnose` checks the first batches for mistakes that raise no error"
+    def checks_of_fit(self):
+        "Context of a fit, in which the part `diagnose` checks pieces of the loop of the user's, and the first batches"
         return nullcontext()
 
     @contextmanager

@@ -232,8 +232,9 @@ class Learner:
     def at_pause(self, f, stops: bool=...):
         'Call `f` as soon as nothing is half done: between two batches, phases or epochs\n\n- `f`: Called without arguments\n- `stops`: `f` only ends the fit, by an exception: called last, and between batches of a validation too'
         ...
-    def first_batches(self):
-        'Context of a fit, in which its first batches are checked for mistakes that raise no error'
+    @contextmanager
+    def checks_of_fit(self):
+        "Context of a fit, in which pieces of the loop of the user's are checked; and its first batches, if it is new"
         ...
     @contextmanager
     def fitting(self, mode):

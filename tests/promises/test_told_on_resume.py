@@ -451,7 +451,7 @@ def test_a_callback_may_be_called_as_schedulers_call_their_hyper_parameters(tmp_
 
 class OwnStep(Learner):
     @scope
-    def _step(self): self.opt.step()
+    def _step(self): self.opt.step(); self.opt_step += 1
 
 def test_what_the_library_attaches_to_watch_is_no_setting(tmp_path):
     def mk():
