@@ -34,7 +34,7 @@ from ..model.optimizer import zeroes_itself
 from ..model.weights import unwrapped
 from ..record.history import Row
 from ..record.run_config import plain,run_config
-from ..restore.places import by_name,model_and_loss
+from ..restore.places import IsWeight,by_name,model_and_loss
 
 # %% ../../nbs/loop/03_position.ipynb #Counters
 @dataclass
@@ -121,15 +121,15 @@ def change_hypers(learn,
     return taken
 
 # %% ../../nbs/loop/03_position.ipynb #callback_states
-def callback_states(cbs, seen=None, others=None, modules=None):
+def callback_states(learn, seen=None, others=None, modules=None):
     """States of callbacks by name, or objects that can give them later. `seen` and `others` are those of `copied`;
     `modules` gets the digests of those whose states are among them"""
     res,seen = {},{} if seen is None else seen
-    for k,cb in by_name(cbs).items():
+    for k,cb in by_name(learn.cbs.items).items(): # a plain list: it is read at each pause
         try:
             if (snap := cb.state_snapshot()) is not None: res[k] = snap
             elif s := cb.state_dict():
-                res[k] = copied(s, seen=seen, others=others)
+                res[k] = copied(s, seen=seen, others=others, stays=IsWeight(learn))
                 if modules is not None: modules |= {n:digest(o) for n,o in _modules_of(k, cb, s).items()}
         except Exception as e: blame(e, cb, 'state_dict'); raise
     return res
@@ -324,8 +324,8 @@ class Position:
         "Read where `learn` is"
         loader = _before_pass(learn) if draws is None else draws.state(batch)
         hypers,seen,others,modules = HypersAndGrads.of(learn, next=='batch'),{},[],{}
-        state = copied(learn.state, seen=seen, others=others) if learn.state else {}
-        callbacks = callback_states(learn.cbs.items, seen, others, modules) # a plain list: it is read at each pause
+        state = copied(learn.state, seen=seen, others=others, stays=IsWeight(learn)) if learn.state else {}
+        callbacks = callback_states(learn, seen, others, modules)
         results = learn.results if isinstance(learn.results, Row) else copied(learn.results) # of a callback
         return cls(next, batch, announced, exact, Counters.of(learn), Bounds.of(learn), hypers, loader,
             results, state, callbacks, modules=modules,

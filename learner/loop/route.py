@@ -21,7 +21,7 @@ from ..values.digests import digest
 from ..data.draws import Draws
 from ..data.loaders import END
 from ..restore.attributes import AttributesLeft
-from ..restore.places import by_name
+from ..restore.places import IsWeight,by_name
 from .loop import check_drawn,own_pieces
 from .position import Bounds,Position,put_state
 from .interrupt import may_have_workers,uninterrupted
@@ -30,7 +30,7 @@ from .way_back import Stopped,WayBack,snapshot_of_weights
 # %% ../../nbs/loop/06_route.ipynb #Whereabouts
 def with_state_back(learn, at):
     "The position `at`, when `learn.state` has been put back to what it was there"
-    state,callbacks = copied((at.state, at.callbacks))
+    state,callbacks = copied((at.state, at.callbacks), stays=IsWeight(learn))
     put_state(learn, state)
     return replace(at, callbacks=callbacks)
 

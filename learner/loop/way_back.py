@@ -33,7 +33,7 @@ from ..model.optimizer import own_attrs,switching,to_train
 from ..record.run_config import plain
 from ..restore.attributes import Attributes,AttributesLeft,changed_since,owners
 from ..restore.contents import same_objects
-from ..restore.places import all_modules,by_name,model_and_loss,own_optimizers
+from ..restore.places import IsWeight,all_modules,by_name,model_and_loss,own_optimizers
 from ..restore.snapshot import Snapshot
 from ..restore.tensors import has_values
 from .loop import Route
@@ -287,7 +287,7 @@ class WayBack(Route):
         if stopped.attributes_outside:
             attributes.put(stopped.attributes_left.updated(stopped.attributes_outside, attributes))
         stopped.put_weights()
-        state,callbacks = copied((learn.state, stopped.position.callbacks))
+        state,callbacks = copied((learn.state, stopped.position.callbacks), stays=IsWeight(learn))
         for k,cb in by_name(learn.cbs).items(): # filters know the events that are fired again on the way
             if isinstance(cb, FuncCallback) and k in callbacks: cb.load_state_dict(callbacks[k])
         return replace(stopped.position, state=state, callbacks=callbacks, attributes=there)

@@ -13,6 +13,7 @@ __all__ = ['unwrapped', 'weights_of', 'Mismatch', 'load_weights']
 from collections import OrderedDict
 from contextlib import contextmanager
 from fnmatch import fnmatchcase
+from itertools import chain
 from typing import NamedTuple
 import torch
 from torch import nn
@@ -75,6 +76,14 @@ def named_params(
     "Parameters under plain names"
     plain = _plain_name(model)
     return {plain(k):p for k,p in model.named_parameters()}
+
+def named_tensors(
+    model, # Perhaps wrapped, as may be parts of it
+) -> dict:
+    "Parameters and buffers under plain names. One that is in several places has several"
+    plain = _plain_name(model)
+    named = chain(model.named_parameters(remove_duplicate=False), model.named_buffers(remove_duplicate=False))
+    return {plain(k):t for k,t in named}
 
 def left_out(
     model, # Perhaps wrapped, as may be parts of it

@@ -15,6 +15,7 @@ from ..values.functions import cached_weakly
 from ..data.search import search
 from ..data.generators import has_state,is_generator,moving_parts,places_of
 from ..model.hypers import parts_of
+from ..model.weights import named_tensors
 from .contents import WatchedSearch,same_objects
 from .held import Holders
 
@@ -63,6 +64,22 @@ def own_optimizers(
 ) -> dict: # By where they are
     "Optimizers of callbacks"
     return search(_held_by_callbacks(learn), _is_optimizer, inside=False, shut=(DataLoader,Dataset))
+
+# %% ../../nbs/restore/07_places.ipynb #weights_by_name
+def weights_by_name(
+    learn, # A learner
+) -> dict: # By where they are, such as `model.0.weight`
+    "Parameters and buffers of the model and of modules in its loss"
+    return {f'{root}.{k}':t for root,m in model_and_loss(learn).items() for k,t in named_tensors(m).items()}
+
+class IsWeight:
+    "Says whether a tensor is one of `weights_by_name`, which are looked up when it is first asked"
+    def __init__(self,
+        learn, # A learner
+    ): self.learn,self.ids = learn,None
+    def __call__(self, t):
+        if self.ids is None: self.ids = {*map(id, weights_by_name(self.learn).values())}
+        return id(t) in self.ids
 
 # %% ../../nbs/restore/07_places.ipynb #generators
 def _places(learn):

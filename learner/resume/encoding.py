@@ -14,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from torch import nn
+from torch.nn.parameter import is_lazy
 from fastcore.basics import AttrDict
 from ..record.history import Row,missing
 from ..record.run_config import RunConfig
@@ -49,13 +50,15 @@ _dtypes = 'bool uint8 uint16 uint32 uint64 int8 int16 int32 int64 float16 float3
 _dtypes = {*map(np.dtype, _dtypes.split())} # of numpy, which torch has too
 
 # %% ../../nbs/resume/01_encoding.ipynb #kinds
+def _shown(k): return type(k).__name__ if isinstance(k, torch.Tensor) else repr(k)
+
 def _encode_dict(o, enc, where):
     factory = getattr(o, 'default_factory', None)
     name = getattr(factory, '__name__', None)
     if factory is not _factories.get(name):
         raise TypeError(f"`{where}` cannot be saved: the `default_factory` of a `defaultdict` is one of "
             f"{', '.join(f'`{k}`' for k in _factories)}, but is {factory!r}")
-    items = [[enc(k, f'a key of {where}'), enc(v, f'{where}[{k!r}]')] for k,v in o.items()]
+    items = [[enc(k, f'a key of {where}'), enc(v, f'{where}[{_shown(k)}]')] for k,v in o.items()]
     return [type(o).__name__, items, enc(getattr(o, '__dict__', {}), f'vars({where})'), name]
 
 def _decode_dict(v, dec):
@@ -80,12 +83,25 @@ def _decode_grad(v, dec):
     t,is_param,grad = v
     return nn.Parameter(dec(t), grad) if is_param else dec(t).requires_grad_(grad)
 
+def _shape(t): return None if is_lazy(t) else [*t.shape]
+
+def _decode_weight(v, dec):
+    name,shape = v
+    t = dec.weights.get(name)
+    if t is not None and _shape(t)==shape: return t
+    here = "there is none here" if t is None else f"it has the shape {_shape(t)} here"
+    raise ValueError(f"The state of the run refers to `{name}` of shape {shape}, but {here}: a run resumes in a "
+        "model and with a loss that have the same parameters")
+
 def _is_tensor(o): return type(o) in (torch.Tensor,nn.Parameter)
 
 kinds = dict(
     missing = Kind(lambda o: o is missing,
         lambda o, enc, where: None,
         lambda v, dec: missing),
+    weight = Kind(lambda o: False, # an `Encoder` knows them from the beginning
+        lambda o, enc, where: None,
+        _decode_weight),
     grad = Kind(lambda o: _is_tensor(o) and (type(o) is nn.Parameter or (o.requires_grad and o.is_leaf)),
         _encode_grad, _decode_grad),
     device = Kind(lambda o: _is_tensor(o) and o.device.type not in ('cpu','meta'),
@@ -115,7 +131,11 @@ kinds = dict(
 # %% ../../nbs/resume/01_encoding.ipynb #encode
 class Encoder:
     "Makes what a file holds of values; what they share stays shared"
-    def __init__(self): self.seen = {} # the value and what stands for it, by `id`
+    def __init__(self,
+        weights:dict|None=None, # Tensors by name, which a file refers to by these names: see `weights_by_name`
+    ):
+        # by `id`: the value and what stands for it
+        self.seen = {id(t):(t, {tag: 'weight', 'of': [k, _shape(t)]}) for k,t in (weights or {}).items()}
 
     def __call__(self,
         o, # Tensors, arrays, rows, plain values, and lists, tuples, sets and dicts of them
@@ -145,7 +165,8 @@ class Decoder:
     "Makes values of what a file holds"
     def __init__(self,
         device, # Where tensors go that were not on the CPU
-    ): self.device,self.seen = device,{}
+        weights:dict|None=None, # Tensors by name, to which what the file holds may refer
+    ): self.device,self.weights,self.seen = device,weights or {},{}
 
     def __call__(self,
         v, # What an `Encoder` has returned
@@ -161,10 +182,10 @@ class Decoder:
             return {k:self(o) for k,o in v.items()}
         return type(v)([*map(self, v)]) if type(v) in (list,tuple) else v
 
-def encode(o, where):
+def encode(o, where, weights=None):
     "What a file holds of `o`, which an error calls `where`"
-    return Encoder()(o, where)
+    return Encoder(weights)(o, where)
 
-def decode(v, device):
+def decode(v, device, weights=None):
     "What `encode` was given. Tensors that were not on the CPU go to `device`"
-    return Decoder(device)(v)
+    return Decoder(device, weights)(v)

@@ -33,7 +33,6 @@ from ..loop.way_back import Stopped,as_at
 from ..restore.attributes import AttributesLeft
 from ..restore.places import by_name,model_and_loss
 from ..model.hypers import parts_of
-from ..model.optimizer import params_of
 from ..record.files import check_exists,check_plain,file_path,find_file,read_plain,torch_save
 from ..record.files import write_to
 from ..restore.tensors import SampledTensor,unique_tensors
@@ -51,7 +50,7 @@ def _learns(o): return not isinstance(o, torch.Tensor) or o.requires_grad and o.
 def _saved_ids(learn):
     "Of the optimizers, parameters and buffers that a state file has"
     params = [p for m in model_and_loss(learn).values() for p in (*m.parameters(), *m.buffers())]
-    return {id(o) for o in (learn.opt, *parts_of(learn.opt), *params, *params_of(learn.opt))}
+    return {id(o) for o in (learn.opt, *parts_of(learn.opt), *params)}
 
 _first = WeakKeyDictionary() # by frozen module: the fit, and its parameters at the first file
 
@@ -85,7 +84,7 @@ def warn_unsaved(
 ):
     "Warn of optimizers, schedulers and parameters of callbacks, or of your own Learner, that a state file would lack"
     saved,fit = _saved_ids(learn),learn.route.fit_start if learn.mode=='fit' else None # another object in each fit
-    for k,v in unsaved_attrs(learn.opt).items():
+    for k,v in unsaved_attrs(learn).items():
         known = search({'': v}, _learns, inside=False, depth=3)
         if known and not any(_moves_unsaved(o, saved, fit) for o in known.values()): continue # all is the model's
         warn(f"`learn.opt.{k}`, of type `{type(v).__name__}`, is not saved: the optimizer needs a "

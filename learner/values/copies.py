@@ -38,6 +38,7 @@ def copied(
     tensors:bool=True, # Copy tensors and arrays too
     seen:dict|None=None, # What was copied before, by `id`
     others:list|None=None, # Gets the objects that are not copied
+    stays=None, # `stays(t)`: whether a tensor is not copied; default: all are
 ):
     "New containers of the same types with the same contents; other objects stay the same"
     if type(o) in plain_types: return o
@@ -47,12 +48,12 @@ def copied(
     if values is not None and {*map(type, values)}<=plain_types: # a history can be long
         seen[id(o)] = o,(res := o.copy())
         return res
-    def f(v): return copied(v, tensors, seen, others)
+    def f(v): return copied(v, tensors, seen, others, stays)
     if isinstance(o, tuple): res = tuple(map(f, o)) if type(o) is tuple else _named(o, f)
     elif isinstance(o, (dict,list,deque,set,bytearray)):
         seen[id(o)] = o,(res := copy(o)) # before its items: they may contain it
         _fill(res, f)
-    elif tensors and isinstance(o, torch.Tensor): res = _tensor(o)
+    elif tensors and isinstance(o, torch.Tensor): res = o if stays and stays(o) else _tensor(o)
     elif tensors and isinstance(o, np.ndarray): res = o.copy()
     else:
         if others is not None: others.append(o)
