@@ -25,7 +25,7 @@ class Fails(Callback):
 
 def weights(learn): return [o.detach().clone() for o in learn.model.parameters()]
 def rows(learn): return [{k:v for k,v in dict(o).items() if k!='time'} for o in learn.recorder.rows]
-def learner(**kwargs): return synth_learner(metrics=rmse, opt_func=Adam, lr=.01, **kwargs)
+def learner(**kwargs): return synth_learner(**dict(metrics=rmse, opt_func=Adam, lr=.01) | kwargs)
 
 @slow # a notebook of this part does the same
 def test_everything_comes_back(capfd):
@@ -42,6 +42,27 @@ def test_everything_comes_back(capfd):
         [weights(ref), rows(ref), a.losses, ref.train_iter, ref.stop_reason], 1e-5)
     torch.manual_seed(5); ref.fit(1)
     torch.manual_seed(5); learn.fit(1)
+    close(weights(learn), weights(ref), 1e-5)
+
+class Lookahead(torch.optim.SGD):
+    "Slow weights, and the number of steps, are attributes"
+    def __init__(self, params, **kwargs):
+        super().__init__(params, **kwargs)
+        self.n,self.slow = 0,{p:p.detach().clone() for g in self.param_groups for p in g['params']}
+    @torch.no_grad()
+    def step(self, closure=None):
+        super().step(closure)
+        self.n += 1
+        if self.n%3==0:
+            for p,v in self.slow.items(): v.lerp_(p, .5); p.copy_(v)
+
+def test_attributes_of_an_optimizer_come_back():
+    "Those of its own, which no `state_dict` has; they refer to the parameters of here"
+    def make(): return learner(opt_func=Lookahead)
+    ref,learn = make(),make()
+    for o,procs in ((ref, None), (learn, 1)): torch.manual_seed(1); o.fit(1, procs=procs)
+    assert learn.opt.n==10 and [*map(id, learn.opt.slow)]==[*map(id, learn.model.parameters())]
+    for o in (ref, learn): torch.manual_seed(5); o.fit(1)
     close(weights(learn), weights(ref), 1e-5)
 
 class Slower(nn.Module):

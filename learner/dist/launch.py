@@ -34,6 +34,7 @@ from ..measure.metrics import set_attributes
 from ..model.hypers import parts_of
 from ..model.optimizer import params_of
 from ..restore.held import put_buffers
+from ..restore.places import weights_by_name
 from ..record.progress import Display,Out,ProgressCallback,in_notebook
 from ..record.files import write_bytes
 from ..loop.interrupt import uninterrupted
@@ -41,6 +42,7 @@ from ..loop.learner import Learner
 from ..loop.position import put_state
 from ..result.saving import put_opt
 from ..resume.rewind import Rewind
+from ..resume.saved_run import put_attrs,saved_attrs
 from ..diagnose.mistakes import is_silent,kinds,silence
 from .processes import ProcessFailed,num_distrib
 from .agreement import sent_error
@@ -159,6 +161,7 @@ class TrainedOpt:
     is_new:bool      # Whether the fit has made it
     added:list       # Groups of new parameters that callbacks have added, for each optimizer in it
     state:dict|None
+    attrs:list       # What only it has, for each optimizer in it, as in a state file
 
     @classmethod
     def of(cls, learn, known,
@@ -168,13 +171,19 @@ class TrainedOpt:
         is_new = not any(o is opt for o in known)
         def new_groups(opt): return [g for g in opt.param_groups
             if g['params'] and had.isdisjoint(map(id, g['params']))]
-        return cls(is_new, [] if is_new else [*map(new_groups, parts_of(opt))], opt and opt.state_dict())
+        if opt is None: return cls(is_new, [], None, [])
+        weights = weights_by_name(learn)
+        return cls(is_new, [] if is_new else [*map(new_groups, parts_of(opt))], opt.state_dict(),
+            [saved_attrs(o, weights)[0] for o in parts_of(opt)])
 
     def put(self, learn, weights): # Of the model
         if self.is_new: learn.create_opt()
         for opt,groups in zip(parts_of(learn.opt), self.added):
             for g in groups: opt.add_param_group(g) # as a callback has
-        if self.state is not None: put_opt(learn, self.state, weights) # weight decay has split its groups there
+        if self.state is None: return
+        put_opt(learn, self.state, weights) # weight decay has split its groups there
+        named = weights_by_name(learn)
+        for opt,attrs in zip(parts_of(learn.opt), self.attrs): put_attrs(opt, attrs, learn.device, named)
 
 # %% ../../nbs/dist/08_launch.ipynb #TrainedRun
 counted = ('epoch','n_epoch','start_epoch','n_train_iter','n_step','train_iter','opt_step','epoch_start','n_train',

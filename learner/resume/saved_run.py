@@ -129,7 +129,7 @@ class OptState:
         if learn.opt is None: return cls(None, None, [])
         now = {} if learn.mode=='fit' else all_hypers(learn.opt)
         outside = None if at is None else encode(at.hypers_and_grads.outside | now, 'outside')
-        attrs = [_saved_attrs(o, named)[0] for o in parts_of(learn.opt)]
+        attrs = [saved_attrs(o, named)[0] for o in parts_of(learn.opt)]
         return cls(on_cpu(learn.opt.state_dict()), outside, attrs)
 
     def put(self, learn, weights, named):
@@ -139,7 +139,7 @@ class OptState:
         self._load(learn, weights)
         outside = decode(self.outside or {}, learn.device)
         for k in outside.keys() & {*hypers(learn.opt)}: set_hyper(learn.opt, k, with_added(learn.opt, k, outside[k]))
-        for opt,attrs in zip(parts_of(learn.opt), self.opt_attrs): _put_attrs(opt, attrs, learn.device, named)
+        for opt,attrs in zip(parts_of(learn.opt), self.opt_attrs): put_attrs(opt, attrs, learn.device, named)
 
     def _load(self, learn, weights):
         if learn.opt is None: learn.create_opt()
@@ -154,7 +154,7 @@ def _own_attrs(opt):
     if type(opt).state_dict is not Optimizer.state_dict or type(opt).__module__.startswith('torch.'): return {}
     return {k:v for k,v in own_attrs(opt).items() if isinstance(v, nn.Module) or not callable(v)}
 
-def _saved_attrs(opt, named):
+def saved_attrs(opt, named):
     "Attributes that only this optimizer has: those that can be saved, encoded; and the others"
     saved,others,known = {},{},{*map(id, named.values())}
     unnamed = [p for p in params_of(opt) if id(p) not in known] # a copy would not be trained
@@ -169,16 +169,16 @@ def _saved_attrs(opt, named):
 def unsaved_attrs(learn):
     "Attributes of the optimizer that a state file would lack, by name"
     named = weights_by_name(learn)
-    found = {k:v for o in parts_of(learn.opt) for k,v in _saved_attrs(o, named)[1].items()}
+    found = {k:v for o in parts_of(learn.opt) for k,v in saved_attrs(o, named)[1].items()}
     return {k:v for k,v in found.items() if isinstance(v, Optimizer) or not is_stateful(v)}
 
-def _put_attrs(opt, attrs, device, named):
+def put_attrs(opt, attrs, device, named):
     params = signature(type(opt).__init__).parameters.values()
     settings = {o.name for o in params if o.kind not in (o.VAR_POSITIONAL,o.VAR_KEYWORD)} # `**k` is no setting `k`
     for k,v in attrs.items():
         was = decode(v, device, named)
         if k not in settings: setattr(opt, k, was); continue
-        now = _saved_attrs(opt, named)[0].get(k)
+        now = saved_attrs(opt, named)[0].get(k)
         if not same_state(now, v): warn(f"`learn.opt.{k}` was {was} when the run was saved, "
             f"and is {getattr(opt, k, None)}: the run resumes with the latter")
 
