@@ -3167,6 +3167,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                        'learner.loop.way_back.Stopped.put_weights': ( 'loop/way_back.html#stopped.put_weights',
                                                                                       'learner/loop/way_back.py'),
                                        'learner.loop.way_back.Target': ('loop/way_back.html#target', 'learner/loop/way_back.py'),
+                                       'learner.loop.way_back.Target.in_memory': ( 'loop/way_back.html#target.in_memory',
+                                                                                   'learner/loop/way_back.py'),
                                        'learner.loop.way_back.Target.reached': ( 'loop/way_back.html#target.reached',
                                                                                  'learner/loop/way_back.py'),
                                        'learner.loop.way_back.Turn': ('loop/way_back.html#turn', 'learner/loop/way_back.py'),

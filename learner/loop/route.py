@@ -220,8 +220,8 @@ def _leave_resumable(route, cbs):
     learn,at = route.learn,route.position_at_end()
     if at is None: return
     if route.target: # what the fit was to resume is as it was, with its callbacks
-        route.target.snapshot.restore()
-        if route.target.cbs is not None: cbs = route.target.cbs
+        route.target.had.snapshot.restore()
+        if route.target.stopped.cbs is not None: cbs = route.target.stopped.cbs
     at = with_state_back(learn, at)
     in_memory = route.target is None or route.target.in_memory
     route.stopped = _as_left(route, Stopped(at, cbs, in_memory))

@@ -127,26 +127,25 @@ def noted_in(stopped):
 @dataclass
 class Target:
     "Where a resumed fit is going"
-    position:Position
-    cbs:tuple|None    # As in `Stopped`
-    overrides:dict    # Hyper-parameters that were given or set by hand since, by name
-    snapshot:Snapshot # All modules and optimizers
-    had:'Belongings'  # What the run had when the way began
-    in_memory:bool    # As in `Stopped`
-    by_fit:bool       # By `fit(…, resume=…)`, and not by `resume`: a warning names the overrides
+    stopped:Stopped     # The fit that it resumes
+    position:Position   # That of `stopped`, with what was set by hand since
+    overrides:dict      # Hyper-parameters that were given or set by hand since, by name
+    by_fit:bool         # By `fit(…, resume=…)`, and not by `resume`: a warning names the overrides
     cut_validation:bool # The next validation had begun, and begins again: `diagnose` warns of what counts in it
-    noted:dict        # Attributes of the run where it was stopped, by owner and name; `position` has others, too
-    owners:dict       # The objects that had attributes when the way began, by name
+    had:'Belongings'    # What the run had when the way began
+
+    @property
+    def in_memory(self): return self.stopped.in_memory
 
     def reached(self,
         attributes:Attributes, # Of the place that was reached
     ) -> Position:
         "The position, without what was set by hand in objects that callbacks have exchanged for others on the way"
         at,now = self.position,owners(attributes.roots)
-        others = {k for k in at.attributes or () if k in now and now[k] is not self.owners.get(k)}
+        others = {k for k in at.attributes or () if k in now and now[k] is not self.had.owners.get(k)}
         if not others: return at
-        own = {k:v for k,v in at.attributes.items() if k not in others}
-        return replace(at, attributes=own | {k:self.noted[k] for k in others & self.noted.keys()})
+        own,noted = {k:v for k,v in at.attributes.items() if k not in others},noted_in(self.stopped)
+        return replace(at, attributes=own | {k:noted[k] for k in others & noted.keys()})
 
 # %% ../../nbs/loop/05_way_back.ipynb #functions_of
 @dataclass
@@ -205,6 +204,7 @@ def _saved_by_callbacks(learn):
 class Belongings:
     "What a run has when the way back begins: of what is made anew on the way, the state is lost"
     def __init__(self, learn, stopped): # `stopped`: as in `WayBack.begin`
+        self.snapshot,self.owners = snapshot_of_weights(learn),owners(learn.route.attributes.roots)
         self.trained,self.objects = _trained(learn),_objects(learn) # objects are not new where callbacks put them back
         self.unnamed,self.removed = {},set() # a file has values of the removed parameters
         if not stopped.in_memory: return
@@ -277,8 +277,7 @@ class WayBack(Route):
         if (n := stopped.position.counters.train_iter)>self.lineage[-1].n_iter: self.turn('resume', n)
         stopped.check_loader(learn.dls.train)
         at = self._start_out(stopped, attributes)
-        self.target = Target(at, stopped.cbs, dict(overrides), snapshot_of_weights(learn), Belongings(learn, stopped),
-            stopped.in_memory, by_fit, cut_validation, noted_in(stopped), owners(attributes.roots))
+        self.target = Target(stopped, at, dict(overrides), by_fit, cut_validation, Belongings(learn, stopped))
 
     def _start_out(self, stopped, attributes):
         "Restore what has to be there before callbacks set up; the position that the fit goes to"
@@ -322,7 +321,7 @@ class WayBack(Route):
     def arrive(self):
         "Restore the run, now that the loop is where it was stopped"
         learn,target = self.learn,self.target
-        target.snapshot.restore()
+        target.had.snapshot.restore()
         target.had.warn_of_lost(learn)
         train,at,draws = learn.dls.train,target.position,self.draws
         if at.next!='batch': # in no pass over the loader, which would know its length
