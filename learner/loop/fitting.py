@@ -52,6 +52,7 @@ class CameWith:
     def __init__(self, opt): # With which the fit begins
         self.noted = [] # no dict: optimizers may be equal, or have no hash
         self.note(opt)
+        self.first = self.now
     def note(self, opt):
         "`now` are those of the optimizer that the fit has"
         self.now = next((values for r,values in self.noted if r() is opt), None)
@@ -373,7 +374,6 @@ class StopMixin(HyperMixin):
         "Around a fit or `lr_find`: restore modes and hyper-parameters at the end"
         self.model_in_fit = self.model # callbacks may replace it, and the optimizer
         self.came_with = CameWith(self.opt)
-        self.route.fit_start.outside = self.came_with.now
         with uncached_casts(), self.keep_modes():
             self.enter_mode(mode)
             if has_grads(self.opt): drop_grads(self.opt) # a `backward` by hand may have left some

@@ -92,8 +92,7 @@ class HypersAndGrads:
     def of(cls, learn, with_grads=True):
         values = [*map(values_in, learn.opt.param_groups)]
         grads = _waiting_grads(learn.opt) if with_grads else {}
-        began = learn.route.fit_start
-        return cls(began.outside, began.rates, values, grads, learn.came_with and learn.came_with.now)
+        return cls(learn.came_with.first, learn.route.fit_start.rates, values, grads, learn.came_with.now)
 
     def put(self, learn):
         opt,shared = learn.opt,{}
@@ -104,7 +103,7 @@ class HypersAndGrads:
 
     def changed(self, learn):
         "Hyper-parameters that were changed since the fit was stopped, with None for groups that were not"
-        was,now = self.outside_of_opt or self.outside,learn.route.fit_start.outside
+        was,now = self.outside_of_opt or self.outside,learn.came_with.first
         both = {k:list(zip(v, now[k])) for k,v in was.items() if k in now} # a fit may have added groups
         return {k:[None if new==old else new for old,new in vs] for k,vs in both.items() if any(a!=b for a,b in vs)}
 

@@ -154,7 +154,6 @@ class FitStart:
     counts:dict=field(default_factory=dict)  # What the training loader had counted
     moved:list=field(default_factory=list)   # What had changed there in the run before, by name
     samples:dict=field(default_factory=dict) # What tells the samples of the loaders apart
-    outside:dict=field(default_factory=dict) # Hyper-parameters, which are restored when the fit ends; by `fitting`
     rates:dict=field(default_factory=dict)   # `lr` and `wd` with which it trains; by `run_fit`
     runs:dict=field(default_factory=dict)    # `run` of callbacks by name, when all had set up; by `epochs`
 
