@@ -39,6 +39,7 @@ from ..record.progress import Display,Out,ProgressCallback,in_notebook
 from ..record.files import write_bytes
 from ..loop.interrupt import uninterrupted
 from ..loop.learner import Learner
+from ..loop.loop import bound_attrs,count_attrs
 from ..loop.position import put_state
 from ..result.saving import put_opt
 from ..resume.rewind import Rewind
@@ -172,9 +173,9 @@ class TrainedOpt:
         def new_groups(opt): return [g for g in opt.param_groups
             if g['params'] and had.isdisjoint(map(id, g['params']))]
         if opt is None: return cls(is_new, [], None, [])
-        weights = weights_by_name(learn)
+        named = weights_by_name(learn)
         return cls(is_new, [] if is_new else [*map(new_groups, parts_of(opt))], opt.state_dict(),
-            [saved_attrs(o, weights)[0] for o in parts_of(opt)])
+            [saved_attrs(o, named)[0] for o in parts_of(opt)])
 
     def put(self, learn, weights): # Of the model
         if self.is_new: learn.create_opt()
@@ -186,8 +187,7 @@ class TrainedOpt:
         for opt,attrs in zip(parts_of(learn.opt), self.attrs): put_attrs(opt, attrs, learn.device, named)
 
 # %% ../../nbs/dist/08_launch.ipynb #TrainedRun
-counted = ('epoch','n_epoch','start_epoch','n_train_iter','n_step','train_iter','opt_step','epoch_start','n_train',
-    'n_iter','results','stop_reason','run_config','recognized','_frozen')
+counted = *bound_attrs,*count_attrs,'n_train','n_iter','results','stop_reason','run_config','recognized','_frozen'
 settings = 'lr','wd','moms','wd_bn_bias','train_bn','monitor','path','model_dir'
 of_route = 'stopped','lineage','fit_start'
 

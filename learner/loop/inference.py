@@ -26,7 +26,7 @@ from ..record.history import Row
 from ..record.recorder import Recorder
 from ..restore.places import all_modules
 from ..restore.snapshot import unmoved
-from .loop import Loop,batch_attrs,phase_attrs
+from .loop import Loop,batch_attrs,bound_attrs,count_attrs,phase_attrs
 
 # %% ../../nbs/loop/02_inference.ipynb #release_frames
 class _Frames(list):
@@ -70,8 +70,8 @@ def uncached_casts():
     finally: torch.set_autocast_cache_enabled(True)
 
 # %% ../../nbs/loop/02_inference.ipynb #RestoreMixin
-run_attrs = (*batch_attrs, *phase_attrs, 'n_train_iter','n_step','epoch','n_epoch','start_epoch','train_iter',
-    'opt_step','stop_reason','epoch_start','n_train','_to_validate') # attributes that a run of its own changes
+# attributes that a run of its own changes
+run_attrs = *bound_attrs,*count_attrs,*phase_attrs,*batch_attrs,'n_train','stop_reason','_to_validate'
 
 class RestoreMixin(Loop):
     "Restores what a run changes"

@@ -129,8 +129,10 @@ class FitProgress(OwnLosses):
         return pct
 
 # %% ../../nbs/loop/01_loop.ipynb #LoopState
-batch_attrs = 'batch','xb','yb','pred','loss','loss_grad'
+bound_attrs = 'n_epoch','start_epoch','n_train_iter','n_step' # where a fit begins and ends
+count_attrs = 'epoch','train_iter','opt_step','epoch_start'   # how far it is
 phase_attrs = 'dl','dl_name','n_iter','stop_at','iter'
+batch_attrs = 'batch','xb','yb','pred','loss','loss_grad'
 
 class LoopState(FitProgress):
     "What a loop works with: its route, the loader of a phase, the parts of a batch"
