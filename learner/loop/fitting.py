@@ -279,7 +279,7 @@ def starting_hypers(learn, stopped, lr, wd, by_fit): # As in `run_fit`
         overrides = overrides_of(learn, stopped, lr, wd, by_fit)
         return stopped.position.hypers_and_grads.rates | overrides, overrides
     given = {k for k,v in dict(lr=lr, wd=wd).items() if v is not None}
-    fixed,unknown = scheduled_in(learn, [False]),scheduled_in(learn, [None])
+    fixed,unknown = scheduled_in(learn, begins_with='own'),scheduled_in(learn, begins_with='unknown')
     check_rates(learn, {'lr','wd'} - given - fixed - unknown)
     if vain := sorted(given & fixed): warn(f"{listed(vain)} of this fit "
         f"{'is' if len(vain)==1 else 'are'} not used: a schedule sets other values in each batch. "
@@ -385,7 +385,7 @@ class StopMixin(HyperMixin):
                 self.forget_batch()
                 self.route.release_workers()
                 self.searches.end()
-                self.came_with.put_back(scheduled_in(self, [False]))
+                self.came_with.put_back(scheduled_in(self, begins_with='own'))
                 self.came_with = self.model_in_fit = None
                 self.note_opt()
 

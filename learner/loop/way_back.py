@@ -91,10 +91,11 @@ def edited_rates(learn, stopped):
     return {k:v for k in ('lr','wd') if k in was and plain(v := getattr(learn, k))!=was[k]}
 
 def scheduled_in(learn,
-    relative=(True,None,False), # Schedules that begin with the value that the fit has, may do so, and do not
+    begins_with=None, # Only schedules that begin with values of their `'own'`, `'given'` or `'unknown'` ones
 ):
     "Hyper-parameters that callbacks set from schedules"
-    cbs = [cb for cb in learn.cbs if cb.handler('rescale_hyper') and getattr(cb, 'relative', None) in relative]
+    cbs = [cb for cb in learn.cbs if cb.handler('rescale_hyper')]
+    if begins_with: cbs = [cb for cb in cbs if getattr(cb, 'begins_with', 'unknown')==begins_with]
     return {k for cb in cbs for k in getattr(cb, 'sets', ())}
 
 def overrides_of(learn, stopped, lr, wd, by_fit):

@@ -43,7 +43,7 @@ class HyperScheduler(Callback):
     """Sets the hyper-parameters named in `sets`, which no other callback may set. Abstract: use `ParamScheduler`.
     A subclass says by `tops(name)` how high a schedule gets in each group, and multiplies its values by `scales`"""
     order,run_valid,only_fit = 60,False,True
-    relative = None # whether it begins with the values that the fit has, if that is known
+    begins_with = 'unknown' # values: its `'own'`, or those `'given'` to the fit
     _stateattrs = 'hps','scales','scaled'
     sets,hps,scales,scaled = (),{},{},{} # `scaled`: the highest values that `scales` are about
     def before_fit(self):
@@ -92,7 +92,7 @@ class HyperScheduler(Callback):
 # %% ../../nbs/schedule/02_schedulers.ipynb #ParamScheduler
 class ParamScheduler(HyperScheduler):
     "Set hyper-parameters from schedules before each training batch"
-    relative = False
+    begins_with = 'own'
     _stateattrs = *HyperScheduler._stateattrs,'done'
     def __init__(self,
         scheds:dict, # Schedules, by the name of their hyper-parameter: `lr`, `mom`, `wd`, …
@@ -162,7 +162,7 @@ def plot_sched(self:Recorder,
 class Warmup(HyperScheduler):
     """Raise the learning rates of all groups in a straight line, in `n_steps` optimizer steps, to those that the fit
     begins with: the first step has `1/n_steps` of them"""
-    sets,relative = ('lr',),True
+    sets,begins_with = ('lr',),'given'
     _stateattrs = *HyperScheduler._stateattrs,'lrs'
     @checked(n_steps='>=1')
     def __init__(self,
@@ -219,7 +219,7 @@ class TorchScheduler(HyperScheduler):
     @property
     def sets(self): return ('lr','mom') if getattr(self.sched, 'cycle_momentum', False) else ('lr',)
     @property
-    def relative(self): return not isinstance(self.make, LRScheduler) # a ready one has rates of its own
+    def begins_with(self): return 'own' if isinstance(self.make, LRScheduler) else 'given'
     @property
     def on_plateau(self): return isinstance(self.sched, ReduceLROnPlateau)
     @property
