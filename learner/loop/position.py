@@ -351,8 +351,8 @@ class Position:
         learn, # In a fit, at the place where the position was read
         draws:Draws, # The pass over the training loader that was resumed or is to begin
         overrides, # Hyper-parameters that change here, by name: see `overrides_of` in `way_back`
-        in_memory:bool=False, # Nothing but time has passed since: settings need not be compared
-        by_fit:bool=True, # Resumed by `fit(…, resume=…)`, and not by `resume`: a warning names the overrides
+        in_memory:bool, # Nothing but time has passed since: settings need not be compared
+        by_fit:bool, # Resumed by `fit(…, resume=…)`, and not by `resume`: a warning names the overrides
     ):
         "Restore everything but weights and the optimizer's state"
         self.counters.put(learn)
