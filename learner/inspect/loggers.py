@@ -29,7 +29,12 @@ from ..record.files import atomic_write,check_file,path_in,patiently
 
 # %% ../../nbs/inspect/05_loggers.ipynb #LogMethods
 class LogMethods:
-    "The methods of a logger"
+    "What a subclass of `Logger` can set or implement"
+    batches = 0     # log every so many batches; 0 is none
+    every = 2.      # seconds between two checks which losses have arrived
+    rewinds = False # whether `start` can remove what was logged after the point of a resume
+    place = None    # a file or folder that no other logger may write to
+
     def start(self,
         resumed:bool, # Whether something of this fit was logged before
     ): "Open what is needed. Called when a fit has something to log for the first time"
@@ -42,6 +47,11 @@ class LogMethods:
         kind:str, # `'row'` or `'batch'`
     ): "Log a row"
     def finish(self): "Close what was opened. After an error, `self.error` is its text"
+    def is_there(self,
+        state, # Of this logger, where the run resumes
+    ) -> bool:
+        "Whether what was logged until then is still there, to be continued"
+        return True
 
     def __init_subclass__(cls, **kwargs):
         super().__init_subclass__(**kwargs)
@@ -51,58 +61,70 @@ class LogMethods:
             except TypeError: raise TypeError(
                 f"`{cls.__name__}.{k}` is called with `({', '.join(args)})`, but takes `{signature(f)}`") from None
 
+# %% ../../nbs/inspect/05_loggers.ipynb #Logged
+class Logged:
+    "How much of a fit has been logged"
+    def __init__(self): self.begun,self.n_batches,self.n_rows = False,0,0
+    def state_dict(self): return {**vars(self)}
+    def load_state_dict(self, state): vars(self).update(state)
+
+    def new_batches(self,
+        rec, # The recorder
+        every, # In batches: give one of so many
+    ):
+        "Rows with the losses of batches that have arrived since, each with its number of batches so far"
+        losses,smooth = rec.arrived()
+        while self.n_batches<len(losses):
+            i = self.n_batches
+            if (i+1)%every==0: yield Row(loss=losses[i], smooth_loss=smooth[i], lr=rec.lrs[i]),i+1
+            self.n_batches += 1 # only now that it has been logged
+
+    def new_rows(self, rec): # The recorder
+        "Rows of results that were written since, each with its number of batches so far"
+        while self.n_rows<len(rec.rows):
+            yield rec.rows[self.n_rows],rec.iters[self.n_rows]
+            self.n_rows += 1
+
 # %% ../../nbs/inspect/05_loggers.ipynb #Logger
 class Logger(LogMethods, Callback):
     """Logs rows of results, and losses of batches. A subclass has `log(row, step, kind)`,
     and if it needs them `start(resumed)`, `log_params(config)` and `finish()`"""
     order,run_valid,only_fit,watches,writes = Recorder.order+1,False,True,True,True # watches: nothing of it is searched
-    _stateattrs = 'of_run','offset','logged','n_batches','n_rows'
-    batches = 0      # log every so many batches; 0 is none
-    every = 2.       # seconds between two checks which losses have arrived
-    rewinds = False  # whether `start` can remove what was logged after the point of a resume
-    place = None     # a file or folder that no other logger may write to
-    of_run,offset,logged,n_batches,n_rows,rec,error,_running = None,0,False,0,0,None,None,False
+    _stateattrs = 'of_run','offset','logged'
+    offset,logged = 0,Logged() # of the last fit: steps of all fits before it, and what was logged
+    of_run,rec,error,_running = None,None,None,False
     _next_offset = 0 # steps of all fits so far
     _next_check = 0. # when to check again which losses have arrived
     _last = None     # by kind, the last step that this process has logged
     _skip = None     # by kind, the last step that was logged before a resume, and cannot be removed
 
     def before_fit(self):
-        name = type(self).__name__
         self.rec = find_recorder(self)
         self.offset,self.of_run,self.error,self._next_check = self._next_offset,self.learn.lineage[-1].run,None,0.
         self._forget()
-        if type(self).log is Logger.log:
-            raise TypeError(f"`{name}` logs nothing: it has no method `log(row, step, kind)`")
+        if type(self).log is Logger.log: raise TypeError(
+            f"`{type(self).__name__}` logs nothing: it has no method `log(row, step, kind)`")
         others = [o for o in self.learn.cbs.of(Logger) if o is not self]
         if self.place and any(o.place==self.place for o in others):
             raise ValueError(f"Two loggers write to `{self.place}`: remove one, or give it another place")
 
     def _forget(self):
         "Nothing of this fit has been logged"
-        self.logged,self._running,self.n_batches,self.n_rows = False,False,0,0
+        self.logged,self._running = Logged(),False
 
     def after_batch(self):
         if not self.batches or (now := perf_counter())<self._next_check: return
         self._next_check = now+self.every
         self._log_batches()
-
     def after_row(self):
         if self.batches: self.rec.stream.all() # waits for the losses before the row
         self._log_batches()
         self._log_rows()
-
     def load_state_dict(self, state):
-        if self.rec is not None: # a fit resumes. Without its state, a logger logs the whole curve
-            if is_fork_of(self.learn, state['of_run']): return # in the fork's own place
-            if not self.is_there(state): self.offset = state['offset']; return # the steps stay what they were
+        if self.rec is None: self._forget() # outside of a fit
+        elif is_fork_of(self.learn, state['of_run']): return # it logs the whole curve, in its own place
+        elif not self.is_there(state): self.offset = state['offset']; return # again, with the steps that it had
         super().load_state_dict(state)
-    def is_there(self,
-        state, # Of this logger, where the run resumes
-    ) -> bool:
-        "Whether what was logged until then is still there, to be continued"
-        return True
-
     def forked(self, parent, fork): self._next_offset = self.offset # the fork logs the whole run, in its own place
     def after_exception(self): self.error = repr(self.learn.exc)
 
@@ -110,7 +132,7 @@ class Logger(LogMethods, Callback):
         if self.rec is None: return
         over = self.error is None and not self.learn.route.unfinished
         try:
-            if over and self.logged: self.begin() # a run that has resumed with nothing left to log gets another end
+            if over and self.logged.begun: self.begin() # a run that resumes with nothing left to log gets another end
             if self._running:
                 try: self._log_batches()
                 finally: self.finish()
@@ -123,30 +145,21 @@ class Logger(LogMethods, Callback):
 
     def _log_batches(self):
         if not self.batches: return
-        losses,smooth = self.rec.arrived()
-        while self.n_batches<len(losses):
-            i = self.n_batches
-            row = Row(loss=losses[i], smooth_loss=smooth[i], lr=self.rec.lrs[i])
-            if (i+1)%self.batches==0: self._log(row, i+1, 'batch')
-            self.n_batches += 1
-
+        for row,n in self.logged.new_batches(self.rec, self.batches): self._log(row, n, 'batch')
     def _log_rows(self):
-        while self.n_rows<len(self.rec.rows):
-            i = self.n_rows
-            self._log(self.rec.rows[i], self.rec.iters[i], 'row')
-            self.n_rows += 1
+        for row,n in self.logged.new_rows(self.rec): self._log(row, n, 'row')
 
     def begin(self):
         "Start logging, if this fit has not"
         if self.rec is None: raise RuntimeError(f"`{type(self).__name__}` logs during a fit, and there is none now")
         if self._running: return
-        self.start(self.logged)
+        logged = self.logged
+        self.start(logged.begun)
         self._running = True
-        if not self.logged or self._last is None: self._last = {}
+        if not logged.begun or self._last is None: self._last = {}
         self._skip = {} if self.rewinds else dict(self._last)
-        if not self.logged: self.log_params(self.learn.run_config)
-        self.logged = True
-
+        if not logged.begun: self.log_params(self.learn.run_config)
+        logged.begun = True
     def _log(self, row, n, kind):
         self.begin()
         step = self.offset+n
