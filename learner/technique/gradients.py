@@ -104,6 +104,40 @@ def scale_grads(grads, k):
     for g in grads: by_device.setdefault(g.device, []).append(g)
     for device,gs in by_device.items(): torch._foreach_mul_(gs, k.to(device))
 
+# %% ../../nbs/technique/02_gradients.ipynb #FirstBatches
+class _FirstBatches:
+    "Checks the first batches that are put together for a step"
+    def __init__(self): self.sizes = [] # of two batches
+    def begin(self):
+        "A fit begins"
+        self.parts = [] # batches of the first step, with their losses; None when they have been compared
+
+    def check(self, learn, n_acc, count): # As in `GradientAccumulation`
+        "Check the running batch, if it is one of them"
+        if self.parts is not None: self._compare(learn, count)
+        if len(self.sizes)<2: self._check_size(learn, n_acc)
+
+    def _compare(self, learn, count):
+        "Warn of a loss that compares samples, or averages over something else: its batches do not add up to one"
+        parts,self.parts = self.parts,None
+        if count is not None or not n_samples(learn) or learn.route.peers: return # processes have shares of each batch
+        name,so = 'GradientAccumulation',"`GradientAccumulation` does not give the step of the big batch"
+        if not average_unknown(learn): return compare_own_loss(learn, name, so)
+        if items := n_items(learn): # the average of nothing is NaN
+            of_batch = map_tensors(torch.Tensor.detach, learn.pred),*learn.yb
+            parts.append((items, learn.loss.detach(), of_batch))
+        if len(parts)<2: self.parts = parts; return
+        ns,losses,parts = zip(*parts)
+        both = summed_or_averaged(losses, ns, is_summed(learn))
+        compare_loss(learn, both, parts, name, so, zip(parts, losses))
+
+    def _check_size(self, learn, n_acc):
+        "Warn of an `n_acc` that even the first batches exceed: it may be meant as a number of batches"
+        self.sizes.append(n_samples(learn) or 0)
+        n,bs = n_acc,min(self.sizes)
+        if len(self.sizes)==2 and 1<n<bs: warnings.warn(f"`GradientAccumulation({n})` adds up nothing: `n_acc` counts "
+            f"samples, and each batch has {bs}. For steps of {n} batches, write `GradientAccumulation({n*bs})`")
+
 # %% ../../nbs/technique/02_gradients.ipynb #GradientAccumulation
 class GradientAccumulation(Callback):
     "Take a step when `n_acc` samples have been seen, as if they had been one batch"
@@ -119,14 +153,14 @@ class GradientAccumulation(Callback):
     ):
         self.n_acc,self.count,self.samples,self.items = n_acc,count,0,0
         self.unit,self.scale = 1.,n_acc # of a step: of the items, and of the losses
-        self.sizes = [] # of the first batches
+        self.checks = _FirstBatches()
 
     def before_fit(self):
         no_closure(self)
         refuse_second(self, GradientAccumulation, 'put batches together')
         warn_inexact_parts(self)
         self.bs = 0
-        self.first = [] # batches of the first step, with their losses; None when they have been compared
+        self.checks.begin()
     def before_train(self): self.samples,self.items = 0,0
     def load_state_dict(self, state):
         super().load_state_dict(state)
@@ -151,34 +185,11 @@ class GradientAccumulation(Callback):
         no_grad_if_empty(learn, self.n, self.count)
         learn.loss_grad = learn.loss_grad*(self.n/self.scale) # `before_step` multiplies by it again
 
-    def _compare(self):
-        "Warn of a loss that compares samples, or averages over something else: its batches do not add up to one"
-        learn,first = self.learn,self.first
-        n,apart = n_samples(learn),bool(learn.route.peers) # several processes have shares of each batch
-        name,so = 'GradientAccumulation',"`GradientAccumulation` does not give the step of the big batch"
-        if self.count is not None or not n or apart: self.first = None; return
-        if not average_unknown(learn): self.first = None; return compare_own_loss(learn, name, so)
-        if not (items := n_items(learn)): return # the average of nothing is NaN
-        first.append((items, learn.loss.detach(), (map_tensors(torch.Tensor.detach, learn.pred), *learn.yb)))
-        if len(first)<2: return
-        self.first = None
-        ns,losses,parts = zip(*first)
-        both = summed_or_averaged(losses, ns, is_summed(learn))
-        compare_loss(learn, both, parts, name, so, zip(parts, losses))
-
-    def _check_size(self):
-        "Warn of an `n_acc` that even the first batches exceed: it may be meant as a number of batches"
-        self.sizes.append(n_samples(self.learn) or 0)
-        n,bs = self.n_acc,min(self.sizes)
-        if len(self.sizes)==2 and 1<n<bs: warnings.warn(f"`GradientAccumulation({n})` adds up nothing: `n_acc` counts "
-            f"samples, and each batch has {bs}. For steps of {n} batches, write `GradientAccumulation({n*bs})`")
-
     def after_cancel_backward(self): self.bs,self.n = 0,0 # it has left no gradients
     def after_backward(self):
         learn = self.learn
         if self.n is None: return # it came within this batch
-        if self.first is not None: self._compare()
-        if len(self.sizes)<2: self._check_size()
+        self.checks.check(learn, self.n_acc, self.count)
         self.samples,self.items,self.n = self.samples+self.bs,self.items+self.n,None
         if self.samples<self.n_acc and learn.iter+1!=learn.n_iter: raise CancelBatchException # the gradients stay
 
