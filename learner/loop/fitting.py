@@ -23,10 +23,11 @@ from ..core.tracebacks import warn
 from ..data.loaders import length
 from ..model.groups import FreezeMixin,norm_bias_params
 from ..model.hypers import all_hypers,first_groups,get_hyper,hypers,is_split,n_groups,parts_of,set_hyper
-from ..model.hypers import spare,values_for,with_added
-from ..model.optimizer import OptimList,clear_state,decay_by_hook,drop_grads,go_with_params,make_opt
+from ..model.hypers import spare,values_for,with_added,with_held
+from ..model.optimizer import clear_state,decay_by_hook,drop_grads,go_with_params,make_opt
 from ..model.optimizer import params_of,to_eval
 from ..model.weights import named_params
+from ..restore.snapshot import OptSnapshot
 from .loop import has_grads
 from .inference import InferenceMixin,check_parts,release_frames,uncached_casts
 from .position import Bounds,Counters
@@ -173,16 +174,15 @@ def new_opt(learn,
     begun, or a file was loaded"""
     if not anew: yield; return
     route,saved = learn.route,{k:getattr(learn, k) for k in opt_attrs}
-    began,lineage,old = route.fit_start,route.lineage,[] if learn.opt is None else parts_of(learn.opt)
-    states,n = [dict(o.state) for o in old],getattr(learn.opt, 'n', None) # one that was given as it is, is cleared
+    began,lineage,old = route.fit_start,route.lineage,[] if learn.opt is None else [learn.opt]
+    before = [*map(OptSnapshot, with_held(old))] # one that was given as it is, is cleared
     try:
         learn.create_opt()
         yield
     except BaseException:
         if route.fit_start is began and route.lineage is lineage:
-            for o,state in zip(old, states): o.state.update(state)
+            for o in before: o.restore()
             for k,v in saved.items(): setattr(learn, k, v)
-            if isinstance(learn.opt, OptimList): learn.opt.n = n
         raise
 
 # %% ../../nbs/loop/07_fitting.ipynb #ready_to_train
