@@ -244,7 +244,7 @@ def _of_settings(a, b):
     return _of_dicts(of(a), of(b))
 
 def _of_attributes(a, b):
-    "Attributes that both have: other code has others, and older files have none"
+    "Attributes that both have: other code has others"
     for k,v in a.settings.items():
         if not k.startswith('attributes.') or (w := b.settings.get(k, v))==v: continue
         yield k,f"`{k.removeprefix('attributes.')}` is {brief(v)} in a, and {brief(w)} in b"

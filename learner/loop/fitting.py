@@ -202,7 +202,7 @@ def ready_to_train(learn): # A learner that is to train
         f"{' and '.join(changed)} changed after the optimizer was made, which would be used on: "
         "`learn.create_opt()` makes a new one, as `fit(…, reset_opt=True)` does")
     learn.check_opt()
-    decay_by_hook(learn.opt) # it may be a copy
+    decay_by_hook(learn.opt) # it may have the groups of another one
     if any(p.is_inference() for p in learn.model.parameters() if not is_lazy(p)): raise ValueError(
         "`model` was made or loaded within `torch.inference_mode()`, so that it cannot be trained: make it outside")
     if not any(p.requires_grad for p in [*learn.model.parameters(), *params_of(learn.opt)]): raise ValueError(

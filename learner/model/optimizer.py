@@ -94,7 +94,7 @@ def _add_hooks(opt):
 def decay_by_hook(
     opt, # An optimizer, or several in an `OptimList`
 ):
-    "See that decoupled weight decay is carried out: optimizers in older pickles have lost their hooks"
+    "See that decoupled weight decay is carried out: an optimizer that was made of another one's groups has no hook"
     for o in with_held([opt]):
         ours = type(o) in _decoupled and _is_decoupled(o) # and none that holds them
         if ours and _decay not in o._optimizer_step_pre_hooks.values(): _add_hooks(o)
