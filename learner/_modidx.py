@@ -3116,8 +3116,6 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                        'learner/loop/route.py'),
                                     'learner.loop.route.ResumableRoute._go_to_epoch': ( 'loop/route.html#resumableroute._go_to_epoch',
                                                                                         'learner/loop/route.py'),
-                                    'learner.loop.route.ResumableRoute._not_announced': ( 'loop/route.html#resumableroute._not_announced',
-                                                                                          'learner/loop/route.py'),
                                     'learner.loop.route.ResumableRoute._not_drawn': ( 'loop/route.html#resumableroute._not_drawn',
                                                                                       'learner/loop/route.py'),
                                     'learner.loop.route.ResumableRoute.aside': ( 'loop/route.html#resumableroute.aside',

@@ -45,7 +45,6 @@ class Whereabouts(WayBack):
         self.resume_point = None # a `Position`, from the last pause, or from where an error has ended the fit
         self.unfinished = None # a `Stopped`, for a fit that ends early without an error
         self.cut_batch = False # whether a batch was running when the fit was ended
-        self.between_batches = False # the fit was ended by the only handler of `before_draw`: nothing is half done
         self.not_noted = None # why the fit cannot be resumed, if its position could not be noted when it ended
 
     def arrive(self):
@@ -65,8 +64,7 @@ class Whereabouts(WayBack):
         draws,i = self.outer_pass or (self.draws,learn.iter)
         if draws is None or not draws.at_start: return None
         counted = learn.train_iter-learn.epoch_start>i # by `TrainEvalCallback`: batch `i` is done
-        exact = counted and self.between_batches and not own_pieces(learn)
-        at = Position.of(learn, 'batch', i+1 if counted else i, draws=draws, exact=exact).complete(learn)
+        at = Position.of(learn, 'batch', i+1 if counted else i, draws=draws, exact=False).complete(learn)
         # pieces of the user's may leave half a batch outside of the scope `batch`, in which a cut is noted
         half = not counted and (self.cut_batch or own_pieces(learn))
         if not half: return at
@@ -129,7 +127,7 @@ class Pauses(Whereabouts):
 
     def begin(self, stopped, overrides, by_fit):
         self.end()
-        self.train_on,self.cut_batch,self.between_batches,self.not_noted = None,False,False,None
+        self.train_on,self.cut_batch,self.not_noted = None,False,None
         super().begin(stopped, overrides, by_fit)
 
     def end(self):
@@ -299,7 +297,6 @@ class ResumableRoute(Pauses):
                 self.next_batch = i
                 try: learn('before_draw')
                 except StopIteration as e: raise not_to_stop(e) from e
-                except BaseException as e: self._not_announced(e); raise
                 if fit: self.resume_point = None # a position that was noted in it is over
             if self.requests: self.pause_in_phase(i)
             try: b = next(it, END)
@@ -322,13 +319,6 @@ class ResumableRoute(Pauses):
         it = self.draws.resume(at.loader, target.in_memory) # draws the order, before callbacks have their states
         self.arrive()
         return it,at.batch,at.announced
-
-    def _not_announced(self, e):
-        "A handler of `before_draw` has raised `e`. No other one must have run before: it will run again"
-        learn,stops = self.learn,isinstance(e, StopForNow) or not isinstance(e, CancelException)
-        if not stops or learn.mode!='fit' or not learn.training: return
-        others = [cb for cb in learn.ordered_cbs('before_draw') if learn.hears(cb, 'before_draw') and not cb.watches]
-        self.between_batches = not self.peers and len(others)<=1
 
     def _not_drawn(self, i):
         "Batch `i` could not be drawn. If workers make the batches, nothing in this process has changed"
