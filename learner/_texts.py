@@ -305,6 +305,7 @@ texts = {'AccumMetric.__init__': 'Parameters:\n'
  'Dispatcher.ends_early': 'Parameters:\n\n- `e`: The exception that ends the innermost scope',
  'Dispatcher.hears': 'Parameters:\n\n- `cb`: A callback that is attached\n- `ev`: Name of an event',
  'Dispatcher.ignores_cancel': 'Parameters:\n\n- `e`: What a `before_…` has raised\n- `cb`: The callback',
+ 'Dispatcher.is_weight': 'Parameters:\n\n- `t`: A tensor',
  'Dispatcher.on': 'Parameters:\n'
                   '\n'
                   '- `ev`: An event, with or without a filter, or several combined with `|`\n'
@@ -826,6 +827,12 @@ texts = {'AccumMetric.__init__': 'Parameters:\n'
                   '- `dls`: Loaders by name\n'
                   '- `inner`: Run only the `validate` scopes, even where nothing is running\n'
                   '- `cbs`: Callbacks that are attached for this inference only',
+ 'Learner.is_weight': 'Whether `t` belongs to model or loss: a state that has it refers to it, and is no value for '
+                      'it\n'
+                      '\n'
+                      'Parameters:\n'
+                      '\n'
+                      '- `t`: A tensor',
  'Learner.load': 'Parameters:\n'
                  '\n'
                  '- `file`: A name in `learn.path/learn.model_dir`, a path, or an open file\n'

@@ -65,6 +65,24 @@ def test_attributes_of_an_optimizer_come_back():
     for o in (ref, learn): torch.manual_seed(5); o.fit(1)
     close(weights(learn), weights(ref), 1e-5)
 
+class Box: n = 0
+class CountsSteps(torch.optim.SGD):
+    "Counts steps in an argument of its own, in an object, and beside its groups"
+    def __init__(self, params, n=0, **kwargs):
+        super().__init__(params, **kwargs)
+        self.n,self.box,self.pairs = n,Box(),[[g, torch.zeros(())] for g in self.param_groups]
+    def step(self, closure=None):
+        super().step(closure)
+        self.n += 1
+        self.box.n += 1
+        for _,t in self.pairs: t += 1
+
+@pytest.mark.filterwarnings('error')
+def test_attributes_of_an_optimizer_come_back_that_no_file_could_have():
+    learn = learner(opt_func=CountsSteps).fit(1, procs=1)
+    assert learn.opt.n==learn.opt.box.n==10
+    assert [(g is o, t.item()) for (g,t),o in zip(learn.opt.pairs, learn.opt.param_groups)]==[(True, 10)]
+
 class Slower(nn.Module):
     "Its buffer counts batches, and is in no file"
     def __init__(self): super().__init__(); self.register_buffer('n', torch.zeros(()), persistent=False)

@@ -1188,3 +1188,14 @@ def test_a_curve_that_is_logged_again_has_the_steps_that_it_had(tmp_path, gone):
     log = JSONLogger()
     log.file = tmp_path/'history.jsonl'
     assert list(log.read_log()['step'])[-4:]==[3, 6, 9, 12]
+
+class OwnBegin(Listed):
+    "Finds its recorder itself"
+    def before_fit(self): self.rec = self.learn.recorder
+
+def test_what_was_logged_is_known_to_each_logger_alone(tmp_path):
+    assert not Listed().logged
+    for _ in range(2):
+        log = OwnBegin()
+        fitted(tmp_path, log, 1)
+        assert log.logged and log.logged.n_rows==1 and not Listed().logged

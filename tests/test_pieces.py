@@ -4,6 +4,7 @@ from types import MethodType
 from unittest import mock
 import pytest,torch
 from learner.all import *
+from learner.diagnose.order import StepsCheck
 from learner.loop.fitting import StopMixin
 
 def made(*cbs, **pieces):
@@ -98,14 +99,14 @@ def uncounted(self): self.opt.step()
 def counted(self): self.opt.step(); self.opt_step += 1
 for f in (uncounted, counted): f.__name__ = '_step'
 
-def not_counted(piece): return (f"`Mine.{piece}` takes a step that is not counted, so that `fit(n_step=…)` would not "
-    "end, and schedules and averages that go by steps stay where they are: write `self.opt_step += 1` after it")
+def not_counted(piece): return (f"`Mine.{piece}` takes steps that are not counted, so that `fit(n_step=…)` would not "
+    "end, and schedules and averages that go by steps stay where they are: write `self.opt_step += 1` after each")
 
 def test_a_fit_whose_steps_are_not_counted_says_so_before_it_has_no_end():
     learn = made(_step=scope(uncounted))
     with pytest.raises(TypeError) as e: learn.fit(n_step=4)
-    assert str(e.value)==not_counted('_step') and learn.iter==0
-    assert [o.name for o in learn.cbs]==['train_eval','recorder']
+    assert str(e.value)==not_counted('_step') and learn.train_iter==len(learn.dls.train)
+    assert not learn.opt._optimizer_step_post_hooks and [o.name for o in learn.cbs]==['train_eval','recorder']
 
 def whole_batch(self):
     if self.training: bare(self)
@@ -135,6 +136,45 @@ def test_a_callback_that_steps_itself_is_not_taken_for_the_piece():
     with warnings.catch_warnings():
         warnings.simplefilter('error')
         made(Steps(), _step=scope(counted)).fit(1)
+
+class Clamps(Callback):
+    run_valid = False
+    @torch.no_grad()
+    def before_batch(self):
+        for p in self.learn.model.parameters(): p.clamp_(-.1, .1)
+
+def test_weights_that_change_otherwise_are_no_step():
+    "As by a callback that clamps them, while gradients accumulate"
+    with warnings.catch_warnings():
+        warnings.simplefilter('error')
+        assert made(Clamps(), GradientAccumulation(32), _step=scope(counted)).fit(n_step=4).opt_step==4
+
+@pytest.mark.parametrize('first', ['critic','generator'])
+def test_one_of_several_optimizers_may_be_counted(first):
+    def _do_grad_opt(self):
+        self._backward()
+        others,own = self.opt.opts
+        turn = self.train_iter%3==(0 if first=='generator' else 2)
+        if turn: own.step(); self.opt_step += 1
+        else: others.step()
+        self.opt.zero_grad()
+    learn = made(_do_grad_opt=_do_grad_opt)
+    ps = [*learn.model.parameters()]
+    learn.opt = OptimList(*[torch.optim.SGD([p], lr=.01) for p in ps[:2]])
+    with warnings.catch_warnings():
+        warnings.simplefilter('error')
+        assert learn.fit(n_step=2).opt_step==2
+
+def test_a_fit_whose_epoch_has_no_end_says_so_too(monkeypatch):
+    monkeypatch.setattr(StepsCheck, 'many', 7)
+    learn = made(_step=scope(uncounted))
+    class Endless:
+        def __init__(self, dl): self.dl = dl
+        def __iter__(self):
+            while True: yield from self.dl
+    learn.dls = DataLoaders(Endless(learn.dls.train), learn.dls.valid, device='cpu')
+    with pytest.raises(TypeError, match='takes steps that are not counted'): learn.fit(n_step=4)
+    assert learn.iter==6
 
 def test_weights_without_a_shape_are_no_step():
     "Those of lazy modules come with the first batch"

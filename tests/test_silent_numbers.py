@@ -147,7 +147,10 @@ def test_losses_for_targets_without_an_axis_are_fine(loss):
     batches = [(learn.model(x), y) for x,y in learn.dls.valid]
     assert got==pytest.approx(sum(loss(*o).item() for o in batches)/len(batches), rel=1e-5)
 
-@pytest.mark.parametrize('loss', [lambda p, t: ((p[:,:1]-t)**2).mean(), lambda p, t: squares(p, t)*torch.nan])
+def with_table(p, t): return squares(p, t) + 1e-5*torch.linspace(0, 1, 1000).sum()
+def by_numpy(p, t): return torch.tensor(((p.detach().numpy()-t.numpy())**2).mean(), requires_grad=True)
+@pytest.mark.parametrize('loss', [lambda p, t: ((p[:,:1]-t)**2).mean(), lambda p, t: squares(p, t)*torch.nan,
+    with_table, lambda p, t: torch.dist(p, t), lambda p, t: torch.ops.aten.mse_loss(p, t), by_numpy])
 @pytest.mark.filterwarnings('ignore::UserWarning')
 def test_losses_that_broadcast_are_seen_by_what_they_compute(loss):
     learn = mk(loss, partial(nn.Linear, 4, 1), y=torch.rand(64))
@@ -561,3 +564,9 @@ def test_settings_of_a_metric_may_be_given_by_place():
     assert accuracy(p, t, 1)==.5 and accuracy_multi(p, p.round(), .05, False)==.5
     with pytest.raises(TypeError, match='takes predictions, targets, `axis`, `ignore_index`, but got 5 values'):
         accuracy(p, t, 1, -100, 0)
+
+def test_a_metric_of_ones_own_may_have_an_axis_under_any_name():
+    class Axis(AvgMetric): dim_argmax = 1
+    learn = mk(nn.CrossEntropyLoss(), lambda: nn.Sequential(nn.Linear(4, 25), nn.Unflatten(1, (5,5))),
+        y=torch.randint(0, 5, (64,5)), metrics=Axis(lambda p, t: (p.argmax(1)==t).float().mean(), name='right'))
+    assert 0<=learn.fit(1).final_record['right']<=1

@@ -80,7 +80,7 @@ def _states(trail, row): return {k:v for k,v in zip(trail.generators, row['gener
 
 def _differ(k, v, w):
     unknown = not v or not w or (k=='ids' and (v[0]<0)!=(w[0]<0))
-    if unknown and k in ('ids','shapes','weights'): return False
+    if unknown and k in ('ids','weights'): return False
     return v.tobytes()!=w.tobytes()
 
 def _on_device(trail): return any(not o.settings.get('device', 'cpu').startswith('cpu') for _,o in trail.setups)

@@ -210,7 +210,7 @@ class Trail:
     def from_state(cls, state):
         "The trail whose `state_dict` this is"
         if state.get('format')!=trail_format: raise ValueError(f"The fingerprint was saved in format "
-            f"{state.get('format')}, but this version reads format {trail_format}")
+            f"{state.get('format')}, but this version reads format {trail_format}: train the run again to compare it")
         res = cls()
         res.generators,res.setups = list(state['generators']),[(i, Setup(**o)) for i,o in state['setups']]
         res.validated = state['validated']

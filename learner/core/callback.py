@@ -59,11 +59,6 @@ class Flags:
 # %% ../../nbs/core/03_callback.ipynb #State
 def _is_leaf(o): return getattr(o, 'requires_grad', False) and o.is_leaf # an optimizer may refer to it
 
-def _is_of_model(t, learn):
-    "Whether `t` is a parameter of the model or the loss: a state may refer to one, and has no values for it"
-    roots = [getattr(learn, k, None) for k in ('model','loss_func')]
-    return any(t is p for m in roots if isinstance(m, nn.Module) for p in m.parameters())
-
 class State:
     "What a callback saves with a run"
     _stateattrs = () # names of the attributes to save
@@ -95,7 +90,7 @@ class State:
         for k,v in state.items():
             o = vars(self).get(k)
             if hasattr(type(o), 'load_state_dict'): o.load_state_dict(v) # a module or an optimizer of its own
-            elif _is_leaf(o) and not any(_is_of_model(t, self.learn) for t in (o, v)): o.detach().copy_(v)
+            elif _is_leaf(o) and not any(map(self.learn.is_weight, (o, v))): o.detach().copy_(v)
             else: setattr(self, k, v)
 
 # %% ../../nbs/core/03_callback.ipynb #weak

@@ -146,6 +146,11 @@ class Notifier(Handlers):
 
     def ends_early(self, e): # The exception that ends the innermost scope
         "Called in each scope that an exception ends, before its cleanup"
+    def is_weight(self,
+        t, # A tensor
+    ):
+        "Whether `t` belongs to model or loss: a state that has it refers to it, and is no value for it"
+        return False
     def ignores_cancel(self,
         e, # What a `before_…` has raised
         cb, # The callback

@@ -10,7 +10,7 @@ it sees. Afterwards nothing is watched any more, so that later batches cost noth
 __all__ = []
 
 # %% ../../nbs/diagnose/06_first_batches.ipynb #imports
-from contextlib import contextmanager,nullcontext
+from contextlib import contextmanager,nullcontext,suppress
 from weakref import WeakKeyDictionary
 import torch
 from torch import nn
@@ -26,7 +26,7 @@ from ..record.loss_stream import LossStream
 from ..record.recorder import Recorder
 from ..loop.learner import Learner
 from .mistakes import check_attributes,check_optimizer,check_setup,check_state,check_ties,functions_in
-from .mistakes import in_opt,is_silent,kinds,tell,trained,untrained
+from .mistakes import Mistake,in_opt,is_silent,kinds,tell,trained,untrained
 from .order import Changes,replaced_pieces,warn_recomputed
 
 # %% ../../nbs/diagnose/06_first_batches.ipynb #Gradients
@@ -300,9 +300,13 @@ def watched(
         if learn.handler_watchers: check_ties(learn)
     if parts in seen or learn.handler_watchers:
         noted = untrained(learn, trained(learn))
-        try: yield
-        finally:
+        def check():
             if learn.opt_step: check_optimizer(learn, noted)
+        try: yield
+        except BaseException:
+            with suppress(Mistake): check() # as an error, it would hide the one that ends the fit
+            raise
+        check()
         return
     watcher,told = FirstBatches(learn, rec),False
     try: yield; told = True

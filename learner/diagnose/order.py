@@ -23,6 +23,7 @@ from ..core.callback import Callback,FuncCallback
 from ..core.events import event,moments
 from ..core.tracebacks import warn
 from ..values.functions import of_library
+from ..model.hypers import parts_of
 from ..model.optimizer import params_of
 from ..schedule.schedulers import ParamScheduler
 from ..restore.tensors import version_of
@@ -225,19 +226,29 @@ class BoundsCheck(Callback):
 class StepsCheck(Callback):
     "Check that a piece of the user's counts the steps that it takes"
     order,only_fit,run_valid,watches = -1000,True,False,True
-    def __init__(self, replaced): self.replaced,self.steps,self.weights = replaced,0,[]
-    def before_batch(self):
-        learn = self.learn
-        self.steps,self.weights = learn.opt_step,[(p, version_of(p)) for p in params_of(learn.opt) if not is_lazy(p)]
-    def after_cancel_step(self): self.weights = [] # a callback may have taken the step instead
+    many = 1000 # steps after which it no longer waits for the end of the epoch
+    def __init__(self, replaced): self.replaced,self.taken,self.counted,self.hooks = replaced,0,0,[]
+    def before_train(self):
+        self.counted = self.learn.opt_step
+        self.hooks = [o.register_step_post_hook(self._took) for o in parts_of(self.learn.opt)]
+    def _took(self, *_): self.taken += 1
+    def after_cancel_step(self): self._leave() # a callback may have taken the step instead
     def after_batch(self):
-        learn = self.learn
-        if all(version_of(p)==v for p,v in self.weights): return # as while gradients accumulate
-        learn.remove_cb(self)
-        if learn.opt_step!=self.steps: return
-        text = (f"{self.replaced} takes a step that is not counted, so that `fit(n_step=…)` would not end, and "
-            "schedules and averages that go by steps stay where they are: write `self.opt_step += 1` after it")
-        if learn.n_step is not None: raise TypeError(text)
+        if self.taken>=self.many: self._judge()
+    def after_train(self):
+        if self.taken: self._judge()
+    def cleanup_train(self):
+        for o in self.hooks: o.remove()
+
+    def _leave(self):
+        self.cleanup_train()
+        self.learn.remove_cb(self)
+    def _judge(self):
+        self._leave()
+        if self.learn.opt_step!=self.counted: return
+        text = (f"{self.replaced} takes steps that are not counted, so that `fit(n_step=…)` would not end, and "
+            "schedules and averages that go by steps stay where they are: write `self.opt_step += 1` after each")
+        if self.learn.n_step is not None: raise TypeError(text)
         warn(text)
 
 # %% ../../nbs/diagnose/03_order.ipynb #replaced_pieces

@@ -34,7 +34,6 @@ from ..measure.metrics import set_attributes
 from ..model.hypers import parts_of
 from ..model.optimizer import params_of
 from ..restore.held import put_buffers
-from ..restore.places import weights_by_name
 from ..record.progress import Display,Out,ProgressCallback,in_notebook
 from ..record.files import write_bytes
 from ..loop.interrupt import uninterrupted
@@ -43,7 +42,7 @@ from ..loop.loop import bound_attrs,count_attrs
 from ..loop.position import put_state
 from ..result.saving import put_opt
 from ..resume.rewind import Rewind
-from ..resume.saved_run import put_attrs,saved_attrs
+from ..resume.saved_run import attrs_beside
 from ..diagnose.mistakes import is_silent,kinds,silence
 from .processes import ProcessFailed,num_distrib
 from .agreement import sent_error
@@ -156,13 +155,15 @@ class TrainedModel:
         put_buffers(self.buffers)
 
 # %% ../../nbs/dist/08_launch.ipynb #TrainedOpt
+def groups_of(opt): return [g for o in parts_of(opt) for g in o.param_groups]
+
 @dataclass
 class TrainedOpt:
     "The optimizer, as a fit has left it"
     is_new:bool      # Whether the fit has made it
     added:list       # Groups of new parameters that callbacks have added, for each optimizer in it
     state:dict|None
-    attrs:list       # What only it has, for each optimizer in it, as in a state file
+    attrs:bytes      # What only it has, for each optimizer in it
 
     @classmethod
     def of(cls, learn, known,
@@ -172,19 +173,22 @@ class TrainedOpt:
         is_new = not any(o is opt for o in known)
         def new_groups(opt): return [g for g in opt.param_groups
             if g['params'] and had.isdisjoint(map(id, g['params']))]
-        if opt is None: return cls(is_new, [], None, [])
-        named = weights_by_name(learn)
-        return cls(is_new, [] if is_new else [*map(new_groups, parts_of(opt))], opt.state_dict(),
-            [saved_attrs(o, named)[0] for o in parts_of(opt)])
+        if opt is None: return cls(is_new, [], None, b'')
+        known = [*known, *groups_of(opt)]
+        attrs = [{k:v for k,v in attrs_beside(o).items() if _packs(v, known)} for o in parts_of(opt)]
+        added = [] if is_new else [*map(new_groups, parts_of(opt))]
+        return cls(is_new, added, opt.state_dict(), pack(attrs, known))
 
-    def put(self, learn, weights): # Of the model
+    def put(self, learn, known,
+        weights, # Of the model
+    ):
         if self.is_new: learn.create_opt()
         for opt,groups in zip(parts_of(learn.opt), self.added):
             for g in groups: opt.add_param_group(g) # as a callback has
         if self.state is None: return
         put_opt(learn, self.state, weights) # weight decay has split its groups there
-        named = weights_by_name(learn)
-        for opt,attrs in zip(parts_of(learn.opt), self.attrs): put_attrs(opt, attrs, learn.device, named)
+        attrs = unpack(self.attrs, [*known, *groups_of(learn.opt)])
+        for o,v in zip(parts_of(learn.opt), attrs): vars(o).update(v)
 
 # %% ../../nbs/dist/08_launch.ipynb #TrainedRun
 counted = *bound_attrs,*count_attrs,'n_train','n_iter','results','stop_reason','run_config','recognized','_frozen'
@@ -240,7 +244,7 @@ def take_in(learn, every, known, data):
     "Let `learn` be as the fit has left it"
     model,opt,run,states = unpack(data, known)
     model.put(learn)
-    opt.put(learn, model.weights)
+    opt.put(learn, known, model.weights)
     run.put(learn)
     for o,state in zip(every, unpack(states, known)): put_state_of(o, state)
     learn.refresh()

@@ -65,6 +65,7 @@ class LogMethods:
 class Logged:
     "How much of a fit has been logged"
     def __init__(self): self.begun,self.n_batches,self.n_rows = False,0,0
+    def __bool__(self): return self.begun
     def state_dict(self): return {**vars(self)}
     def load_state_dict(self, state): vars(self).update(state)
 
@@ -91,7 +92,8 @@ class Logger(LogMethods, Callback):
     and if it needs them `start(resumed)`, `log_params(config)` and `finish()`"""
     order,run_valid,only_fit,watches,writes = Recorder.order+1,False,True,True,True # watches: nothing of it is searched
     _stateattrs = 'of_run','offset','logged'
-    offset,logged = 0,Logged() # of the last fit: steps of all fits before it, and what was logged
+    offset = 0       # steps of all fits before the last one
+    logged = None    # `Logged` of the last one
     of_run,rec,error,_running = None,None,None,False
     _next_offset = 0 # steps of all fits so far
     _next_check = 0. # when to check again which losses have arrived
@@ -108,6 +110,9 @@ class Logger(LogMethods, Callback):
         if self.place and any(o.place==self.place for o in others):
             raise ValueError(f"Two loggers write to `{self.place}`: remove one, or give it another place")
 
+    def _so_far(self):
+        if self.logged is None: self._forget() # a subclass may have a `before_fit` of its own
+        return self.logged
     def _forget(self):
         "Nothing of this fit has been logged"
         self.logged,self._running = Logged(),False
@@ -120,8 +125,11 @@ class Logger(LogMethods, Callback):
         if self.batches: self.rec.stream.all() # waits for the losses before the row
         self._log_batches()
         self._log_rows()
+    def state_dict(self):
+        self._so_far()
+        return super().state_dict()
     def load_state_dict(self, state):
-        if self.rec is None: self._forget() # outside of a fit
+        if self.rec is None or self.logged is None: self._forget() # outside of a fit, or `before_fit` is its own
         elif is_fork_of(self.learn, state['of_run']): return # it logs the whole curve, in its own place
         elif not self.is_there(state): self.offset = state['offset']; return # again, with the steps that it had
         super().load_state_dict(state)
@@ -132,7 +140,7 @@ class Logger(LogMethods, Callback):
         if self.rec is None: return
         over = self.error is None and not self.learn.route.unfinished
         try:
-            if over and self.logged.begun: self.begin() # a run that resumes with nothing left to log gets another end
+            if over and self.logged: self.begin() # a run that resumes with nothing left to log gets another end
             if self._running:
                 try: self._log_batches()
                 finally: self.finish()
@@ -145,15 +153,15 @@ class Logger(LogMethods, Callback):
 
     def _log_batches(self):
         if not self.batches: return
-        for row,n in self.logged.new_batches(self.rec, self.batches): self._log(row, n, 'batch')
+        for row,n in self._so_far().new_batches(self.rec, self.batches): self._log(row, n, 'batch')
     def _log_rows(self):
-        for row,n in self.logged.new_rows(self.rec): self._log(row, n, 'row')
+        for row,n in self._so_far().new_rows(self.rec): self._log(row, n, 'row')
 
     def begin(self):
         "Start logging, if this fit has not"
         if self.rec is None: raise RuntimeError(f"`{type(self).__name__}` logs during a fit, and there is none now")
         if self._running: return
-        logged = self.logged
+        logged = self._so_far()
         self.start(logged.begun)
         self._running = True
         if not logged.begun or self._last is None: self._last = {}

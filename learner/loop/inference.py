@@ -21,10 +21,11 @@ from ..core.callback_list import CallbackList
 from ..core.dispatch import check_scopes
 from ..core.scopes import own_scope
 from ..data.loaders import DataLoaders,check_choice,check_loader
+from ..model.losses import BaseLoss
 from ..model.optimizer import go_with_params
 from ..record.history import Row
 from ..record.recorder import Recorder
-from ..restore.places import all_modules
+from ..restore.places import IsWeight,all_modules
 from ..restore.snapshot import unmoved
 from .loop import Loop,batch_attrs,bound_attrs,count_attrs,phase_attrs
 
@@ -75,6 +76,8 @@ run_attrs = *bound_attrs,*count_attrs,*phase_attrs,*batch_attrs,'n_train','stop_
 
 class RestoreMixin(Loop):
     "Restores what a run changes"
+    def is_weight(self, t): return IsWeight(self)(t)
+
     @contextmanager
     def keep_attrs(self, names):
         "Restore attributes"
@@ -146,7 +149,7 @@ def check_parts(learn):
         raise TypeError(f"`dls` is a `DataLoaders`, but got {type(dls).__name__}: write `{instead}`")
     if not isinstance(model, nn.Module):
         raise TypeError(f"`model` is an `nn.Module`, but got {brief(model)}{made(model)}")
-    if isinstance(loss_func, type) and issubclass(loss_func, nn.Module):
+    if isinstance(loss_func, type) and issubclass(loss_func, (nn.Module,BaseLoss)):
         raise TypeError(f"`loss_func` is a function of predictions and targets, but got a class{made(loss_func)}")
     if loss_func is not None and not callable(loss_func):
         raise TypeError(f"`loss_func` is a function of predictions and targets, {got(loss_func)}")

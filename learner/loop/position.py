@@ -123,12 +123,13 @@ def change_hypers(learn,
 def callback_states(learn, seen=None, others=None, modules=None):
     """States of callbacks by name, or objects that can give them later. `seen` and `others` are those of `copied`;
     `modules` gets the digests of those whose states are among them"""
-    res,seen = {},{} if seen is None else seen
+    res,seen,stays = {},{} if seen is None else seen,None
     for k,cb in by_name(learn.cbs.items).items(): # a plain list: it is read at each pause
         try:
             if (snap := cb.state_snapshot()) is not None: res[k] = snap
             elif s := cb.state_dict():
-                res[k] = copied(s, seen=seen, others=others, stays=IsWeight(learn))
+                stays = stays or IsWeight(learn) # one, which looks weights up once
+                res[k] = copied(s, seen=seen, others=others, stays=stays)
                 if modules is not None: modules |= {n:digest(o) for n,o in _modules_of(k, cb, s).items()}
         except Exception as e: blame(e, cb, 'state_dict'); raise
     return res

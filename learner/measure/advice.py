@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from contextlib import contextmanager,nullcontext,suppress
 from functools import partial
 from inspect import Parameter
+from math import isclose
 from traceback import walk_tb
 import torch
 from torch import nn
@@ -33,6 +34,7 @@ from ..model.mapping import MapBatch,part_of,pred_names,takes,takes_tensors
 from ..model.own_losses import eager
 from ..model.weights import unwrapped
 from .metrics import AvgMetric,argument_of,func_name,has_argument,held
+from .kinds import AccumMetric
 
 # %% ../../nbs/measure/07_advice.ipynb #no_loss
 def _loss_for(yb):
@@ -288,7 +290,7 @@ def _advice(learn, e):
     else: return ''
     return f"{got}. {instead}" if instead else got
 
-# %% ../../nbs/measure/07_advice.ipynb #check_shapes
+# %% ../../nbs/measure/07_advice.ipynb #pairs_all
 def _pair(learn):
     "Predictions and targets, if they are one tensor each; otherwise twice None"
     res = learn.pred,learn.yb[0] if len(learn.yb)==1 else None
@@ -296,29 +298,39 @@ def _pair(learn):
 
 def _may_reshape(f): return is_of_own_class(f) or any(isinstance(o, BaseLoss) for o in losses_in(f))
 
-class _Largest(TorchDispatchMode):
-    "The most elements of any tensor that is computed within"
+class _Computed(TorchDispatchMode):
+    "How many numbers are computed within"
     n = 0
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         res = func(*args, **(kwargs or {}))
-        self.n = max([self.n, *(o.numel() for o in tensors_in(res))])
+        self.n += sum(o.numel() for o in tensors_in(res))
         return res
 
-def _largest(f, *args):
-    "The most elements of a tensor that `f` computes; None if it fails"
-    with suppress(Exception), _Largest() as seen:
-        f(*args)
-        return seen.n
+def _computed(f, pred, targ, shapes):
+    "The value of `f` with these shapes, and how many numbers it computes; None if it fails"
+    with suppress(Exception):
+        pred,targ = map(torch.Tensor.reshape, (pred, targ), shapes)
+        with _Computed() as seen: return float(f(pred, targ)),seen.n
 
-def _pairs_all(f, pred, targ, n):
-    """Whether `f` compares all `n` pairs of predictions and targets: torch's losses of elements do, and another one if
-    it computes as many numbers, but fewer for predictions and targets of one shape, whichever of the shapes that is"""
+def _pairs_all(f, pred, targ):
+    """Whether `f` compares all pairs of predictions and targets: torch's losses of elements do, and another one if it
+    computes as many numbers more than for predictions and targets of one shape, whichever of the shapes that is"""
     kind = kind_of(f)
     if kind=='element' and not _may_reshape(f): return True
-    if kind not in ('element', None) or pred.numel()!=targ.numel() or (_largest(f, pred, targ) or 0)<n: return False
-    alike = [_largest(f, pred.view_as(targ), targ),_largest(f, pred, targ.view_as(pred))]
-    return any(alike) and all(o is None or o<n for o in alike)
+    if kind not in ('element', None) or pred.numel()!=targ.numel() or targ.layout is not torch.strided: return False
+    if len(pred)==len(targ): pred,targ = pred[:256],targ[:256] # enough of them
+    p,t = pred.shape,targ.shape
+    n = torch.broadcast_shapes(p, t).numel()
+    got,*alike = [_computed(f, pred, targ, o) for o in ((p, t), (t, t), (p, p))]
+    alike = [o for o in alike if o is not None]
+    if got is None or not alike: return False
+    (value,most),others = got,[k for _,k in alike]
+    if most>=n: return all(most-k >= n-pred.numel() for k in others)
+    # what numpy, or one operation, computes inside is told by values
+    same = [v for v,_ in alike]
+    return len(same)==2 and max(others)<n and isclose(*same, rel_tol=1e-4) and not isclose(value, same[0], rel_tol=1e-3)
 
+# %% ../../nbs/measure/07_advice.ipynb #check_shapes
 def _axes_without(pred, targ):
     "Axes without which predictions have the shape of the targets"
     return [i for i in range(pred.ndim) if pred.shape[:i]+pred.shape[i+1:]==targ.shape]
@@ -334,7 +346,7 @@ def _axis_taken(m):
 
 def _with_axis(m, axis):
     "How to write the metric `m` with another axis of the classes; None if it has none"
-    if getattr(m, 'dim_argmax', None) is not None:
+    if isinstance(m, AccumMetric) and m.dim_argmax is not None:
         return f'from_sklearn({m.name!r}, axis={axis})' if m.invert_arg else f'AccumMetric({m.name}, dim_argmax={axis})'
     if type(m) is AvgMetric and has_argument(m.func, 'axis'): return f'partial({func_name(m.func)}, axis={axis})'
     return f'{type(m).__name__}(axis={axis})' if has_argument(type(m).__init__, 'axis') else None
@@ -366,11 +378,11 @@ def check_shapes(
     funcs |= {m.name:m.func for m in metrics if type(m) is AvgMetric}
     with keep_random(), torch.no_grad(), eager(), warnings.catch_warnings():
         warnings.simplefilter('ignore') # of torch, about the same
-        bad = [k for k,f in funcs.items() if _pairs_all(f, pred, targ, n)]
+        bad = [k for k,f in funcs.items() if _pairs_all(f, pred, targ)]
     if not bad: return True
     known = any(kind_of(funcs[k]) for k in bad)
     how = f"Write `cbs=MapBatch(lambda b: (*b[:-1], b[-1]{_reshaped(pred, targ)}))`" if known else \
-        "Compare `pred.view_as(targ)` with the targets there"
+        "Compare `pred.view_as(targ)` with the targets there; or `targ[None]`, if pairs are meant"
     raise ValueError(f"{listed(bad)} would compare {n} pairs, each prediction with several targets: "
         f"predictions are {tuple(pred.shape)}, and targets {tuple(targ.shape)}. {how}")
 

@@ -33,6 +33,7 @@ __all__ = []
 
 # %% ../../nbs/resume/03_saved_run.ipynb #imports
 from dataclasses import dataclass,fields,is_dataclass
+import torch
 from torch import nn
 from torch.optim import Optimizer
 from ..core.checks import listed,signature
@@ -149,21 +150,25 @@ class OptState:
             for k in _of_schedulers-own: g.pop(k, None) # the scheduler of the run puts them there again
 
 # %% ../../nbs/resume/03_saved_run.ipynb #opt_attrs
-def _own_attrs(opt):
+def attrs_beside(opt):
     "Attributes of an optimizer that neither PyTorch nor its own `state_dict` saves"
     if type(opt).state_dict is not Optimizer.state_dict or type(opt).__module__.startswith('torch.'): return {}
     return {k:v for k,v in own_attrs(opt).items() if isinstance(v, nn.Module) or not callable(v)}
 
 def saved_attrs(opt, named):
-    "Attributes that only this optimizer has: those that can be saved, encoded; and the others"
+    """`attrs_beside` of an optimizer: those that can be saved, encoded; and the others. One that only refers to groups
+    is neither: a `state_dict` has these"""
     saved,others,known = {},{},{*map(id, named.values())}
-    unnamed = [p for p in params_of(opt) if id(p) not in known] # a copy would not be trained
-    for k,v in _own_attrs(opt).items():
+    unnamed = [p for p in params_of(opt) if id(p) not in known]
+    for k,v in attrs_beside(opt).items():
         enc = Encoder(named)
         try: res = enc(v, f'learn.opt.{k}')
         except (TypeError,ValueError): others[k] = v; continue
-        if any(id(p) in enc.seen for p in unnamed): others[k] = v
-        elif not any(id(g) in enc.seen for g in opt.param_groups): saved[k] = res # these are in its `state_dict`
+        has_groups = any(id(g) in enc.seen for g in opt.param_groups)
+        has_values = any(isinstance(o, torch.Tensor) and id(o) not in known for o,_ in enc.seen.values())
+        if any(id(p) in enc.seen for p in unnamed): others[k] = v # of these a file would have copies
+        elif not has_groups: saved[k] = res
+        elif has_values: others[k] = v
     return saved,others
 
 def unsaved_attrs(learn):

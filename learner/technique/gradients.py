@@ -104,10 +104,10 @@ def scale_grads(grads, k):
     for g in grads: by_device.setdefault(g.device, []).append(g)
     for device,gs in by_device.items(): torch._foreach_mul_(gs, k.to(device))
 
-# %% ../../nbs/technique/02_gradients.ipynb #FirstBatches
-class _FirstBatches:
+# %% ../../nbs/technique/02_gradients.ipynb #StepChecks
+class _StepChecks:
     "Checks the first batches that are put together for a step"
-    def __init__(self): self.sizes = [] # of two batches
+    def __init__(self): self.sizes,self.parts = [],None # `sizes`: of two batches
     def begin(self):
         "A fit begins"
         self.parts = [] # batches of the first step, with their losses; None when they have been compared
@@ -153,7 +153,7 @@ class GradientAccumulation(Callback):
     ):
         self.n_acc,self.count,self.samples,self.items = n_acc,count,0,0
         self.unit,self.scale = 1.,n_acc # of a step: of the items, and of the losses
-        self.checks = _FirstBatches()
+        self.checks = _StepChecks()
 
     def before_fit(self):
         no_closure(self)

@@ -219,7 +219,11 @@ class ByModule(Lookahead):
         super().step(closure)
         self.of = {nn.Identity(): torch.ones(1)}
 
-@pytest.mark.parametrize('form,names', [(Outside, ['more','slow']), (ByModule, ['of'])])
+class OfGroups(Lookahead):
+    "Has groups beside values of its own"
+    def make(self, ps): self.with_groups = [(self.param_groups[0], ps[0].detach().clone())]; return super().make(ps)
+
+@pytest.mark.parametrize('form,names', [(Outside, ['more','slow']), (ByModule, ['of']), (OfGroups, ['with_groups'])])
 def test_an_attribute_of_an_optimizer_that_cannot_be_saved_is_named(form, names, tmp_path):
     learn = fit_a_part(learner(form, tmp_path))
     with warnings.catch_warnings(record=True) as found:
@@ -227,3 +231,26 @@ def test_an_attribute_of_an_optimizer_that_cannot_be_saved_is_named(form, names,
         learn.save_state('run')
     told = [str(o.message).split('`')[1] for o in found if 'is not saved' in str(o.message)]
     assert told==[f'learn.opt.{k}' for k in names]
+
+class InPart:
+    "A loss that is no module, but has one"
+    def __init__(self): self.scales = nn.ParameterList([torch.ones(1) for _ in range(2)])
+    def __call__(self, pred, y): return (pred-y).pow(2).mean()*self.scales[0]*self.scales[1]
+
+class Grows(Callback):
+    "One scale grows, and then the other"
+    run_valid,_stateattrs = False,('now',)
+    def before_fit(self): self.now = self.learn.loss_func.scales[0]
+    @torch.no_grad()
+    def after_batch(self):
+        self.now += 1
+        if self.learn.train_iter==7: self.now = self.learn.loss_func.scales[1]
+
+@pytest.mark.parametrize('at', [5, 10])
+def test_weights_of_a_loss_that_is_no_module_are_references_too(at):
+    def scales(stop):
+        learn = synth_learner(6, loss_func=InPart(), cbs=Grows(), opt_func=torch.optim.SGD, lr=1e-4)
+        learn.fit(2, cbs=Callback(before_batch=lambda cb: cb.learn.stop_soon() if cb.learn.train_iter==stop else None))
+        if stop is not None: learn.resume()
+        return [p.item() for p in learn.loss_func.scales]
+    assert scales(at)==scales(None)
