@@ -62,19 +62,19 @@ def _with_graphs(kwargs):
     return kwargs.get('mode') in ('reduce-overhead','max-autotune') or (kwargs.get('options') or {}).get(
         'triton.cudagraphs', False)
 
-def _keep_grads(params):
+def _keep_grads(model):
     "Let gradients that others will be added to have memory of their own"
-    for p in params:
+    for p in model.parameters():
         if p.grad is not None: p.grad = p.grad.clone()
 
 class _Forward:
     "The compiled forward pass of one model. Copies of the model have the `plain` one, which uses their weights"
     def __init__(self, model, kwargs):
         self.plain,self.compiled = model.forward,torch.compile(model.forward, **kwargs)
-        self.params = [*model.parameters()] if _with_graphs(kwargs) else None
+        self.model,self.graphs = model,_with_graphs(kwargs)
     def __call__(self, *args, **kwargs):
-        if self.params is None: return self.compiled(*args, **kwargs)
-        _keep_grads(self.params)
+        if not self.graphs: return self.compiled(*args, **kwargs)
+        _keep_grads(self.model)
         return map_tensors(torch.clone, self.compiled(*args, **kwargs)) # what callbacks keep stays as it is
     def __reduce__(self): return _itself, (self.plain,) # what a copy or a file has in its place
 
@@ -93,7 +93,7 @@ class _WithLoss:
         learn = self.learn
         replaced = learn.model is not self.model or learn.loss_func is not self.loss_func
         if replaced or not isinstance(learn.xb, positional) or not learn.yb: return forward()
-        if self.graphs: _keep_grads(self.model.parameters())
+        if self.graphs: _keep_grads(self.model)
         compiled = set_forward(learn.model, self.own) # it would be a program within the program
         try: learn.pred,learn.loss = self.both(learn.xb, learn.yb)
         finally: set_forward(learn.model, compiled)
@@ -159,7 +159,7 @@ class Compile(Callback):
             "`after_pred`, a moment between the two")
         self.whole = None # for this fit
     def before_batch(self): # here too: `MicroBatch` sets accumulated gradients aside before its first forward pass
-        if _with_graphs(self.kwargs): _keep_grads(self.learn.model.parameters())
+        if _with_graphs(self.kwargs): _keep_grads(self.learn.model)
     def cleanup_train(self):
         if self.learn.forward_with is self.whole: self.learn.forward_with = None
 
