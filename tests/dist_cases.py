@@ -687,6 +687,17 @@ def adds_layer(learn):
     learn.model.body.append(layer)
     learn.opt.add_param_group(dict(learn.opt.param_groups[0], params=[*layer.parameters()]))
 
+def hooks_weights(learn):
+    if learn.epoch==1: learn.model.body[0].weight.register_hook(lambda g: g*.5)
+
+class Tempered(Callback):
+    "The loss has a temperature, which is trained by the optimizer and belongs to no module"
+    def before_fit(self):
+        self.t = nn.Parameter(torch.ones(1))
+        self.learn.opt.add_param_group(dict(self.learn.opt.param_groups[0], params=[self.t]))
+    def after_loss(self):
+        if self.learn.training: self.learn.loss_grad = self.learn.loss_grad*self.t.mean()
+
 def uses_average(learn):
     if learn.train_iter!=2: return
     with learn.ema.averaged(): pass
@@ -694,7 +705,8 @@ def uses_average(learn):
 def penalizes(learn):
     if learn.training: learn.loss_grad = learn.loss_grad+sum(p.pow(2).sum() for p in learn.model.parameters())
 
-fails = dict(kept=Kept, backward=lambda: OwnBackward(), layer=lambda: on(event.after_step)(adds_layer),
+fails = dict(kept=Kept, hook=lambda: on(event.before_train)(hooks_weights), outside=Tempered,
+    layer=lambda: on(event.after_step)(adds_layer),
     average=lambda: on(event.after_step)(uses_average),
     save=lambda: on(event.after_step)(lambda learn: learn.save('mid')),
     penalty=lambda: on(event.after_loss)(penalizes), pairs=lambda: [])
@@ -704,9 +716,59 @@ def fails_in_parts(name, folder):
     learn = make(path=folder, cbs=EMA(.9))
     if name=='pairs': learn.model = Slow()
     with learn.distrib_ctx(shard=plugin(), timeout=20):
-        try: learn.fit(1, cbs=fails[name]())
+        try: learn.fit(2, cbs=fails[name]())
         except Exception as e:
             return '\n'.join([f'{type(e).__name__}: {e}', *e.__notes__]),{type(p) for p in learn.model.parameters()}
+
+class NextTokens(nn.Module):
+    "Returns a loss, which compares shifted targets, and scores"
+    def __init__(self): super().__init__(); self.lin = nn.Linear(5, 12)
+    def forward(self, x, labels):
+        logits = self.lin(x*.01).view(-1, 4, 3).clone()
+        return dict(loss=F.cross_entropy(logits[:,:-1].flatten(0, 1), labels[:,1:].flatten())*3, logits=logits)
+
+def with_own_loss():
+    torch.manual_seed(1)
+    samples = [dict(x=x, labels=y.relu()) for x,y in zip(*numbers(53, 'tokens'))]
+    dls = DataLoaders(DataLoader(samples, 8, shuffle=True), DataLoader(samples[:11], 8), device='cpu')
+    return Learner(dls, NextTokens(), lr=.1, opt_func=torch.optim.SGD)
+
+class LossWithLayer(nn.Module):
+    def __init__(self): super().__init__(); self.lin = nn.Linear(3, 3)
+    def forward(self, x, y): return F.cross_entropy(self.lin(x), y)
+
+def freezes_loss(learn):
+    if learn.epoch==1: learn.loss_func.requires_grad_(False)
+
+def replaces_layer(learn):
+    if learn.epoch!=1: return
+    torch.manual_seed(3)
+    learn.model.body[2] = layer = nn.Linear(8, 3)
+    learn.opt.add_param_group(dict(learn.opt.param_groups[0], params=[*layer.parameters()]))
+
+def moves_inputs(learn):
+    "As adversarial training does"
+    if not learn.training: return
+    x = learn.xb[0].clone().requires_grad_()
+    grad, = torch.autograd.grad(learn.loss_func(learn.model(x), *learn.yb), x)
+    learn.xb = x.detach()+.1*F.normalize(grad),
+
+allowed = dict(freezes_loss=lambda: on(event.before_epoch)(freezes_loss), inputs=lambda: on(event.before_batch)(
+    moves_inputs), replaced=lambda: on(event.before_epoch)(replaces_layer),
+    graphs=lambda: Compile(mode='reduce-overhead', backend=lambda gm, inputs, mode: gm))
+
+def allowed_in_parts(name, shard=True):
+    "A fit with something that is trained, frozen, replaced, computed or left out; and warnings of the optimizer"
+    torch.manual_seed(5)
+    loss,kwargs = LossWithLayer(),{}
+    if 'loss' in name: kwargs = dict(loss_func=loss, splitter=lambda m: [[*m.parameters(), *loss.parameters()]])
+    if name=='frozen_loss': loss.requires_grad_(False)
+    if name=='left_out': kwargs = dict(splitter=lambda m: [[*m.body[0].parameters()]])
+    learn = with_own_loss() if name=='own_loss' else make(**kwargs)
+    with learn.distrib_ctx(shard=plugin() if shard else False), warnings.catch_warnings(record=True) as ws:
+        warnings.simplefilter('always')
+        learn.fit(2, cbs=allowed[name]() if name in allowed else None)
+    return state(learn, warned=[str(o.message) for o in ws if 'optimizer' in str(o.message)])
 
 class Branches(nn.Module):
     "Has layers in a list, which torch can divide only if it has few parameters"
@@ -723,7 +785,7 @@ def fails_to_divide(name):
     learn.model = globals()[name]()
     with learn.distrib_ctx(shard=plugin(), timeout=20):
         try: learn.fit(1)
-        except ValueError as e: exc = str(e)
+        except ValueError as e: exc = '\n'.join([str(e), *getattr(e, '__notes__', ())])
     attrs = [sorted(vars(o)) for o in (*learn.model.modules(), *learn.model.parameters())]
     types = [type(o).__name__ for o in (*learn.model.modules(), *learn.model.parameters())]
     with learn.distrib_ctx(): return exc,types,attrs,state(learn.fit(1))['weights']
