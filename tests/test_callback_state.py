@@ -1,7 +1,7 @@
 "States of callbacks that cannot be told yet, or at all"
 import copy,re,warnings
 from types import SimpleNamespace
-import pytest
+import pytest,torch
 from learner.all import *
 from signals import ctrl_c,python_handler # noqa: F401
 from small_fits import mk,same,weights
@@ -190,3 +190,15 @@ def test_a_state_snapshot_is_asked_for_its_state_where_the_run_stops():
     assert told==[8] # not after each phase
     learn.resume()
     assert learn.long.seen==[*range(1, 19)]
+
+class OfItsOwn(Callback):
+    _stateattrs = ('p',)
+    def __init__(self): self.p = torch.nn.Parameter(torch.zeros(2))
+
+def test_a_callback_without_a_learner_loads_its_parameters():
+    "And they stay the same objects"
+    cb,other = OfItsOwn(),OfItsOwn()
+    with torch.no_grad(): other.p += 1
+    p = cb.p
+    cb.load_state_dict(other.state_dict())
+    assert cb.p is p and p.tolist()==[1,1]

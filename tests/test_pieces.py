@@ -176,6 +176,26 @@ def test_a_fit_whose_epoch_has_no_end_says_so_too(monkeypatch):
     with pytest.raises(TypeError, match='takes steps that are not counted'): learn.fit(n_step=4)
     assert learn.iter==6
 
+class NoHooks(torch.optim.Optimizer):
+    "Passes all on to another one, and has no hooks"
+    def __init__(self, params): self.base = torch.optim.SGD(params, lr=.01)
+    names = "param_groups","state","defaults"
+    param_groups,state,defaults = (property(lambda self, k=k: getattr(self.base, k)) for k in names)
+    def step(self, closure=None): return self.base.step(closure)
+    def zero_grad(self, set_to_none=True): self.base.zero_grad()
+    def state_dict(self): return self.base.state_dict()
+    def load_state_dict(self, state): self.base.load_state_dict(state)
+
+def test_an_optimizer_without_hooks_may_have_a_piece_beside_it():
+    learn = made(_step=scope(counted))
+    learn.opt = NoHooks([*learn.model.parameters()])
+    assert learn.fit(n_step=4).opt_step==4
+
+def test_steps_of_an_optimizer_that_comes_in_training_are_looked_at():
+    learn = made(_step=scope(uncounted))
+    with pytest.raises(TypeError, match='takes steps that are not counted'):
+        learn.fit(n_step=4, cbs=Callback(before_train=lambda cb: cb.learn.create_opt()))
+
 def test_weights_without_a_shape_are_no_step():
     "Those of lazy modules come with the first batch"
     learn = made(GradientAccumulation(1000), _step=scope(counted))

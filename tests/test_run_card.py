@@ -2,9 +2,11 @@
 import json,re
 from xml.dom import minidom
 import pytest,torch
+from torch import nn
 from learner.all import *
 from learner.compare.card_page import svg_plot,ticks
 from learner.compare.run_card import Card
+from learner.record.run_config import plain
 from small_fits import mk
 
 def squared(pred, y): return ((pred-y)**2).mean()
@@ -223,3 +225,16 @@ def test_a_plot_of_one_point_or_of_equal_values():
 def test_cards_of_other_learners(tmp_path):
     learn = mk(RunCard(), path=tmp_path).fit(1)
     assert isinstance(card_in(tmp_path), Card) and card_in(tmp_path)['run']==learn.lineage[-1].run
+
+class NoReduction(nn.Module):
+    def forward(self, pred, y): return (pred-y).pow(2).mean()
+class OwnFlat(BaseLoss):
+    def __init__(self, k=2):
+        super().__init__(NoReduction, is_2d=False)
+        self.k = k
+
+@pytest.mark.parametrize('loss,reduction', [(MSELossFlat(reduction='sum'), 'sum'), (CrossEntropyLossFlat(), 'mean'),
+    (OwnFlat(), None)], ids=lambda o: type(o).__name__)
+def test_the_reduction_of_a_flat_loss_is_recorded(loss, reduction):
+    found = dict(plain(loss))
+    assert found.get('reduction')==reduction

@@ -83,6 +83,7 @@ class State:
         """For a state that is long: an object that is cheap to make, whose method `state_dict` gives later what the
         state is now. None: `state_dict` of the callback is called now, and its result copied"""
 
+    def _refers(self, *values): return self.learn is not None and any(map(self.learn.is_weight, values))
     def load_state_dict(self, state): # What `state_dict` has returned, in this process or another
         "Restore attributes; modules, optimizers and parameters keep their identity"
         state = dict(state)
@@ -90,7 +91,7 @@ class State:
         for k,v in state.items():
             o = vars(self).get(k)
             if hasattr(type(o), 'load_state_dict'): o.load_state_dict(v) # a module or an optimizer of its own
-            elif _is_leaf(o) and not any(map(self.learn.is_weight, (o, v))): o.detach().copy_(v)
+            elif _is_leaf(o) and not self._refers(o, v): o.detach().copy_(v)
             else: setattr(self, k, v)
 
 # %% ../../nbs/core/03_callback.ipynb #weak

@@ -227,18 +227,22 @@ class StepsCheck(Callback):
     "Check that a piece of the user's counts the steps that it takes"
     order,only_fit,run_valid,watches = -1000,True,False,True
     many = 1000 # steps after which it no longer waits for the end of the epoch
-    def __init__(self, replaced): self.replaced,self.taken,self.counted,self.hooks = replaced,0,0,[]
-    def before_train(self):
-        self.counted = self.learn.opt_step
-        self.hooks = [o.register_step_post_hook(self._took) for o in parts_of(self.learn.opt)]
+    def __init__(self, replaced): self.replaced,self.taken,self.counted,self.opt,self.hooks = replaced,0,0,None,[]
+    def before_train(self): self.counted = self.learn.opt_step
+    def before_batch(self):
+        if (opt := self.learn.opt) is self.opt: return
+        self.cleanup_train()
+        self.opt,ready = opt,[o for o in parts_of(opt) if hasattr(o, '_optimizer_step_post_hooks')]
+        self.hooks = [o.register_step_post_hook(self._took) for o in ready]
     def _took(self, *_): self.taken += 1
-    def after_cancel_step(self): self._leave() # a callback may have taken the step instead
+    def after_cancel_step(self): self.taken = 0 # a callback may have taken the step instead
     def after_batch(self):
         if self.taken>=self.many: self._judge()
     def after_train(self):
         if self.taken: self._judge()
     def cleanup_train(self):
         for o in self.hooks: o.remove()
+        self.opt,self.hooks = None,[]
 
     def _leave(self):
         self.cleanup_train()

@@ -10,7 +10,7 @@ __all__ = []
 # %% ../../nbs/measure/07_advice.ipynb #imports
 import warnings
 from collections.abc import Mapping
-from contextlib import contextmanager,nullcontext,suppress
+from contextlib import contextmanager,nullcontext
 from functools import partial
 from inspect import Parameter
 from math import isclose
@@ -306,29 +306,22 @@ class _Computed(TorchDispatchMode):
         self.n += sum(o.numel() for o in tensors_in(res))
         return res
 
-def _computed(f, pred, targ, shapes):
-    "The value of `f` with these shapes, and how many numbers it computes; None if it fails"
-    with suppress(Exception):
-        pred,targ = map(torch.Tensor.reshape, (pred, targ), shapes)
-        with _Computed() as seen: return float(f(pred, targ)),seen.n
+def _computed(f, pred, targ):
+    "The value of `f`, and how many numbers it computes"
+    with _Computed() as seen: return float(f(pred, targ)),seen.n
 
-def _pairs_all(f, pred, targ):
-    """Whether `f` compares all pairs of predictions and targets: torch's losses of elements do, and another one if it
-    computes as many numbers more than for predictions and targets of one shape, whichever of the shapes that is"""
+def _pairs_all(f, pred, targ, n):
+    """Whether `f` compares all `n` pairs of predictions and targets: torch's losses of elements do, and another one if
+    it gives another value than with predictions and targets of one shape, whichever of the shapes that is"""
     kind = kind_of(f)
     if kind=='element' and not _may_reshape(f): return True
-    if kind not in ('element', None) or pred.numel()!=targ.numel() or targ.layout is not torch.strided: return False
-    if len(pred)==len(targ): pred,targ = pred[:256],targ[:256] # enough of them
-    p,t = pred.shape,targ.shape
-    n = torch.broadcast_shapes(p, t).numel()
-    got,*alike = [_computed(f, pred, targ, o) for o in ((p, t), (t, t), (p, p))]
-    alike = [o for o in alike if o is not None]
-    if got is None or not alike: return False
-    (value,most),others = got,[k for _,k in alike]
-    if most>=n: return all(most-k >= n-pred.numel() for k in others)
-    # what numpy, or one operation, computes inside is told by values
-    same = [v for v,_ in alike]
-    return len(same)==2 and max(others)<n and isclose(*same, rel_tol=1e-4) and not isclose(value, same[0], rel_tol=1e-3)
+    if kind not in ('element', None) or pred.numel()!=targ.numel(): return False
+    shapes = (pred, targ),(pred.view_as(targ), targ),(pred, targ.view_as(pred))
+    try: (got,own),*alike = [_computed(f, *o) for o in shapes]
+    except Exception: return False # it reshapes them itself, or wants something else
+    same,most = zip(*alike)
+    if max(most)-own >= n-pred.numel(): return False # it does pair these: it brings the shapes together itself
+    return isclose(*same, rel_tol=1e-4) and not isclose(got, same[0], rel_tol=1e-3)
 
 # %% ../../nbs/measure/07_advice.ipynb #check_shapes
 def _axes_without(pred, targ):
@@ -378,11 +371,11 @@ def check_shapes(
     funcs |= {m.name:m.func for m in metrics if type(m) is AvgMetric}
     with keep_random(), torch.no_grad(), eager(), warnings.catch_warnings():
         warnings.simplefilter('ignore') # of torch, about the same
-        bad = [k for k,f in funcs.items() if _pairs_all(f, pred, targ)]
+        bad = [k for k,f in funcs.items() if _pairs_all(f, pred, targ, n)]
     if not bad: return True
     known = any(kind_of(funcs[k]) for k in bad)
     how = f"Write `cbs=MapBatch(lambda b: (*b[:-1], b[-1]{_reshaped(pred, targ)}))`" if known else \
-        "Compare `pred.view_as(targ)` with the targets there; or `targ[None]`, if pairs are meant"
+        "Compare `pred.view_as(targ)` with the targets there"
     raise ValueError(f"{listed(bad)} would compare {n} pairs, each prediction with several targets: "
         f"predictions are {tuple(pred.shape)}, and targets {tuple(targ.shape)}. {how}")
 

@@ -81,7 +81,7 @@ def _plain_object(v, depth):
         if isinstance(v, partial): return inner({'name': v.func, **v.keywords})
     if callable(v) and '__repr__' in vars(type(v)) and not isinstance(v, (partial,Callback)): return repr(v)
     args = {k:vars(v)[k] for k in _args(type(v)) if k in vars(v)} if depth and hasattr(v, '__dict__') else {}
-    if isinstance(v, BaseLoss): args['reduction'] = v.reduction # of the torch loss in it
+    if isinstance(v, BaseLoss) and hasattr(v, 'reduction'): args['reduction'] = v.reduction # of the torch loss in it
     return inner({'name': type(v), **args}) if args else type(v).__name__
 
 @cached_weakly
