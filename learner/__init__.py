@@ -32,10 +32,9 @@ Modules:
 - `learner.diagnose.trace`: Who runs when, for how long, what it reads and writes, and why in this order
 - `learner.dist.agreement`: What one of several processes does, all do: cancels, stops, errors
 - `learner.dist.launch`: Train in several processes from a notebook: `learn.fit(5, procs=2)`
-- `learner.dist.merging`: What metrics have gathered in several processes becomes what one process would have gathered
 - `learner.dist.processes`: Rank and number of processes, and all communication between them
 - `learner.dist.sharding`: Each process holds a part of weights, gradients and optimizer state while batches run: FSDP2
-- `learner.dist.shares`: Each process loads its part of every batch: no sample is lost, none comes twice, and the order is that of one process
+- `learner.dist.shares`: Each process loads its part of every batch, and what metrics gather from these parts is merged
 - `learner.inspect.activations`: Mean, standard deviation and histograms of what each layer returns during training
 - `learner.inspect.boards`: Curves, figures and predictions of a fit on a board
 - `learner.inspect.hooks`: Reading the outputs and gradients of a model's layers while it runs

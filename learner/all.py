@@ -130,11 +130,11 @@ from .compare.run_card import *
 from .compare.card_page import *
 from .dist.processes import *
 from .dist.shares import *
-from .dist.merging import *
 from .dist.agreement import *
 from .dist.engine import *
 from .dist.sharding import *
 from .dist.distributed import *
+from .dist.brought_back import *
 from .dist.launch import *
 __all__ = [o for o in globals() if not o.startswith('_')] # what the chapters export, and no more
 

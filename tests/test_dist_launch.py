@@ -510,7 +510,7 @@ def test_a_model_that_was_rebuilt_in_the_workers_is_refused_before_anything_is_c
 
 def test_what_would_come_back_to_a_model_of_another_shape_is_refused():
     "Before a tensor is copied"
-    from learner.dist.launch import _check_model
+    from learner.dist.brought_back import _check_model
     model = nn.Sequential(nn.Linear(5, 8), nn.Linear(8, 2))
     _check_model(model, copy.deepcopy(model).state_dict())
     other = nn.Sequential(nn.Linear(5, 8), nn.Linear(8, 3)).state_dict()
@@ -521,12 +521,11 @@ def test_what_would_come_back_to_a_model_of_another_shape_is_refused():
 
 def fit_a_copy(here, **kwargs):
     "Fit a copy, as a worker does, and bring everything back"
-    from learner.dist.launch import brought_back,gathering,known_objects,take_in
+    from learner.dist.brought_back import Known,brought_back,take_in
     worker = copy.deepcopy(here)
-    had = {id(p) for g in worker.opt.param_groups for p in g['params']}
-    known,every = ([f(o, []) for o in (here, worker)] for f in (known_objects, gathering)) # before the fit
+    known_here,known_there = Known(here, []),Known(worker, []) # before the fit
     worker.fit(1, **kwargs)
-    take_in(here, every[0], known[0], brought_back(worker, every[1], known[1], had))
+    take_in(here, known_here, brought_back(worker, known_there))
     return worker
 
 def test_settings_that_a_callback_has_changed_come_back():

@@ -12,242 +12,26 @@ __all__ = []
 # %% ../../nbs/dist/08_launch.ipynb #imports
 import json,os,pickle,signal,socket,subprocess,sys,tempfile,time,warnings
 from contextlib import contextmanager,nullcontext,suppress
-from dataclasses import dataclass
 from functools import partial
-from io import BytesIO
 from pathlib import Path
 from random import SystemRandom
 from threading import Thread
 from traceback import format_exc
-from types import FunctionType
-from typing import Any
 from fastcore.basics import patch
 from fastcore.foundation import L
 import torch
-from torch import nn
-from torch.nn.parameter import is_lazy
-from ..core.checks import extra,listed,whole
-from ..core.tracebacks import warn
+from ..core.checks import extra,whole
 from ..data.generators import random_state,set_random_state
-from ..data.loader_state import counts_of,put_counts
-from ..measure.metrics import set_attributes
-from ..model.hypers import parts_of
-from ..model.optimizer import params_of
-from ..restore.held import put_buffers
 from ..record.progress import Display,Out,ProgressCallback,in_notebook
 from ..record.files import write_bytes
 from ..loop.interrupt import uninterrupted
 from ..loop.learner import Learner
-from ..loop.loop import bound_attrs,count_attrs
-from ..loop.position import put_state
-from ..result.saving import put_opt
 from ..resume.rewind import Rewind
-from ..resume.saved_run import attrs_beside
 from ..diagnose.mistakes import is_silent,kinds,silence
 from .processes import ProcessFailed,num_distrib
 from .agreement import sent_error
 from .distributed import Distributed
-
-# %% ../../nbs/dist/08_launch.ipynb #known_objects
-def modules_of(learn):
-    "All modules of model and loss"
-    return [m for o in (learn.model, learn.loss_func) if isinstance(o, nn.Module) for m in o.modules()]
-
-def functions_held(o, depth=5):
-    "Functions without a closure that `o` is or holds, in lists, tuples, dicts and partials"
-    if isinstance(o, FunctionType): return [] if o.__closure__ else [o]
-    if isinstance(o, partial): o = o.func,*o.args,*o.keywords.values()
-    if isinstance(o, dict): o = o.values()
-    elif not isinstance(o, (list,tuple)): return []
-    return [f for v in o for f in functions_held(v, depth-1)] if depth else []
-
-def state_of(o):
-    "Attributes by name, also those in `__slots__`; or what a `__getstate__` of the user's returns"
-    if isinstance(o, FunctionType): return vars(o)
-    state = o.__getstate__()
-    if not (isinstance(state, tuple) and type(o).__getstate__ is object.__getstate__): return state
-    return {k:v for attrs in state for k,v in (attrs or {}).items()}
-
-def put_state_of(o, state):
-    "Give `o` what `state_of` has returned; None stands for nothing"
-    if state is None: return
-    if hasattr(o, '__setstate__'): o.__setstate__(state)
-    else: set_attributes(o, state)
-
-def gathering(learn, cbs):
-    "What has gathered something in a fit: callbacks, metrics, and functions that these have"
-    own = [*learn.cbs, *cbs, *learn.metrics]
-    return [*own, *(f for o in own for f in functions_held(state_of(o)))]
-
-def known_objects(learn, cbs):
-    "The learner and its parts, in the same order in the notebook and in a worker"
-    modules = modules_of(learn)
-    params = [p for m in modules for p in (*m._parameters.values(), *m._buffers.values()) if p is not None]
-    loaders = [*learn.dls, *(getattr(o, 'dataset', None) for o in learn.dls)]
-    opts = [] if learn.opt is None else [learn.opt, *parts_of(learn.opt)]
-    own = [learn, learn.route, learn.dls, learn.loss_func, *gathering(learn, cbs)]
-    return [*own, *modules, *params, *loaders, *opts]
-
-def pack(o, known) -> bytes:
-    "Pickle `o`, with numbers for what is `known`"
-    cloudpickle = extra('cloudpickle', 'dist', '`procs`')
-    numbers,file = {id(v):i for i,v in enumerate(known) if v is not None},BytesIO()
-    class Pickler(cloudpickle.Pickler):
-        def persistent_id(self, o): return numbers.get(id(o))
-    Pickler(file).dump(o)
-    return file.getvalue()
-
-def _packs(o, known):
-    try: return bool(pack(o, known))
-    except Exception: return False
-
-def unpack(data, known):
-    "What was packed, with what is `known` here in the place of numbers"
-    class Unpickler(pickle.Unpickler):
-        def persistent_load(self, i): return known[i]
-    return Unpickler(BytesIO(data)).load()
-
-# %% ../../nbs/dist/08_launch.ipynb #TrainedModel
-def n_hooks(model):
-    "Of each module, how many functions are called around its `forward`"
-    return {k:len(m._forward_hooks)+len(m._forward_pre_hooks) for k,m in model.named_modules()}
-
-def unsaved_buffers(learn):
-    "Buffers that no state dict has, by module"
-    def value(o): return None if o is None else o.detach()
-    def values(m): return {k:value(m._buffers.get(k)) for k in m._non_persistent_buffers_set}
-    return [(m, values(m)) for m in modules_of(learn) if m._non_persistent_buffers_set]
-
-def _check_model(model, state):
-    "Refuse the weights of a model that has been rebuilt, before anything is changed here"
-    mine = model.state_dict()
-    def shape(k, v): return k,None if is_lazy(mine.get(k)) else getattr(v, 'shape', None)
-    here,there = ({shape(k, v) for k,v in o.items()} for o in (mine, state))
-    if differ := sorted({k for k,_ in here^there}): raise RuntimeError("The fit is over, and cannot come back, because "
-        f"a callback has rebuilt the model in the workers: {listed(differ)} {'is' if len(differ)==1 else 'are'} not "
-        "the same there. Everything here is as before. Rebuild it before the fit, or train without `procs`, in one "
-        "process or by `torchrun`")
-
-@dataclass
-class TrainedModel:
-    "Model and loss, as a fit has left them"
-    weights:dict    # State of the model
-    loss:dict|None  # State of the loss, if it has one
-    new_loss:Any    # The loss that a callback has put in its place, if any
-    buffers:list    # As `unsaved_buffers` returns them
-    n_hooks:dict    # To tell of those that stay in the workers
-
-    @classmethod
-    def of(cls, learn, known):
-        loss,state,new = learn.loss_func,None,None
-        if not any(o is loss for o in known): new = loss if _packs(loss, known) else None
-        elif isinstance(loss, nn.Module): state = loss.state_dict()
-        return cls(learn.model.state_dict(), state, new, unsaved_buffers(learn), n_hooks(learn.model))
-
-    def put(self, learn):
-        _check_model(learn.model, self.weights)
-        learn.model.load_state_dict(self.weights)
-        here = n_hooks(learn.model)
-        if more := [k for k,n in self.n_hooks.items() if n>here.get(k, n)]: warn("Hooks that a callback has registered "
-            f"stay in the workers: here, {listed(more)} {'runs' if len(more)==1 else 'run'} without them")
-        if self.new_loss is not None: learn.loss_func = self.new_loss
-        elif self.loss: learn.loss_func.load_state_dict(self.loss)
-        put_buffers(self.buffers)
-
-# %% ../../nbs/dist/08_launch.ipynb #TrainedOpt
-def groups_of(opt): return [g for o in parts_of(opt) for g in o.param_groups]
-
-@dataclass
-class TrainedOpt:
-    "The optimizer, as a fit has left it"
-    is_new:bool      # Whether the fit has made it
-    added:list       # Groups of new parameters that callbacks have added, for each optimizer in it
-    state:dict|None
-    attrs:bytes      # What only it has, for each optimizer in it
-
-    @classmethod
-    def of(cls, learn, known,
-        had, # Ids of the parameters that the optimizer began with
-    ):
-        opt = learn.opt
-        is_new = not any(o is opt for o in known)
-        def new_groups(opt): return [g for g in opt.param_groups
-            if g['params'] and had.isdisjoint(map(id, g['params']))]
-        if opt is None: return cls(is_new, [], None, b'')
-        known = [*known, *groups_of(opt)]
-        attrs = [{k:v for k,v in attrs_beside(o).items() if _packs(v, known)} for o in parts_of(opt)]
-        added = [] if is_new else [*map(new_groups, parts_of(opt))]
-        return cls(is_new, added, opt.state_dict(), pack(attrs, known))
-
-    def put(self, learn, known,
-        weights, # Of the model
-    ):
-        if self.is_new: learn.create_opt()
-        for opt,groups in zip(parts_of(learn.opt), self.added):
-            for g in groups: opt.add_param_group(g) # as a callback has
-        if self.state is None: return
-        put_opt(learn, self.state, weights) # weight decay has split its groups there
-        attrs = unpack(self.attrs, [*known, *groups_of(learn.opt)])
-        for o,v in zip(parts_of(learn.opt), attrs): vars(o).update(v)
-
-# %% ../../nbs/dist/08_launch.ipynb #TrainedRun
-counted = *bound_attrs,*count_attrs,'n_train','n_iter','results','stop_reason','run_config','recognized','_frozen'
-settings = 'lr','wd','moms','wd_bn_bias','train_bn','monitor','path','model_dir'
-of_route = 'stopped','lineage','fit_start'
-
-@dataclass
-class TrainedRun:
-    "Where the run is, and what it has set"
-    own:dict         # Counters and settings of the learner
-    route:dict       # What its route knows of the run
-    attributes:Any   # Of the model and other objects
-    state:dict       # `learn.state`
-    counts:list      # What each loader and its samplers count
-    random:dict      # States of generators
-
-    @classmethod
-    def of(cls, learn):
-        named = (learn, counted+settings),(learn.route, of_route)
-        own,route = ({k:vars(o)[k] for k in ks if k in vars(o)} for o,ks in named)
-        return cls(own, route, learn.route.attributes.values(), dict(learn.state), [*map(counts_of, learn.dls)],
-            random_state(*learn.dls))
-
-    def put(self, learn):
-        attributes = learn.route.attributes
-        attributes.put(self.attributes)
-        attributes.note_moved()
-        own = dict(self.own)
-        # another object would no longer be what the optimizer brought along; of arrays, `==` has many answers
-        if pickle.dumps(own['lr'])==pickle.dumps(learn.lr): del own['lr']
-        vars(learn).update(own)
-        vars(learn.route).update(self.route)
-        if stopped := learn.route.stopped: stopped.attributes_left.note_owners(attributes) # those of here
-        put_state(learn, self.state)
-        for dl,counts in zip(learn.dls, self.counts): put_counts(dl, counts, counts)
-        set_random_state(self.random, *learn.dls)
-
-# %% ../../nbs/dist/08_launch.ipynb #brought_back
-def packed_states(every, known) -> bytes:
-    "States of objects, pickled together, so that what they share they share afterwards. What cannot be, is left out"
-    states = [*map(state_of, every)]
-    try: return pack(states, known)
-    except Exception: pass
-    def some(o): return {k:v for k,v in o.items() if _packs(v, known)} if isinstance(o, dict) else None
-    return pack([o if _packs(o, known) else some(o) for o in states], known)
-
-def brought_back(learn, every, known, had) -> bytes: # `had` as in `TrainedOpt.of`
-    "Everything that a fit has changed, pickled"
-    trained = TrainedModel.of(learn, known),TrainedOpt.of(learn, known, had),TrainedRun.of(learn)
-    return pack((*trained, packed_states(every, known)), known)
-
-def take_in(learn, every, known, data):
-    "Let `learn` be as the fit has left it"
-    model,opt,run,states = unpack(data, known)
-    model.put(learn)
-    opt.put(learn, known, model.weights)
-    run.put(learn)
-    for o,state in zip(every, unpack(states, known)): put_state_of(o, state)
-    learn.refresh()
+from .brought_back import Known,brought_back,pack,take_in
 
 # %% ../../nbs/dist/08_launch.ipynb #send
 mark,ready,writing = '\x1dhtml ','\x1dready\n','\x1dwriting\n'
@@ -295,12 +79,12 @@ def work(folder):
     "Train, as the file in `folder` says"
     path,rank = Path(folder),int(os.environ['RANK'])
     learn,cbs,method,kwargs,random,html,warned = pickle.loads((path/'task').read_bytes())
-    known,every,error = known_objects(learn, cbs),gathering(learn, cbs),None
-    had = {*map(id, params_of(learn.opt))}
+    known,error = Known(learn, cbs),None
     set_random_state(random)
     interrupt_once()
     try:
-        with treated_as(*warned), learn.added_cbs([distributed_like(learn)]), shown_by(every, send if html else None):
+        show = shown_by(known.gathering, send if html else None)
+        with treated_as(*warned), learn.added_cbs([distributed_like(learn)]), show:
             if rank==0: print(ready, end='', flush=True)
             getattr(learn, method)(cbs=cbs, **kwargs)
     except KeyboardInterrupt as e: error = e
@@ -312,7 +96,7 @@ def work(folder):
     if error is not None: write_bytes(path/f'error{rank}', pack(error, ()))
     if rank: return
     print(writing, end='', flush=True) # which may take long
-    write_bytes(path/'result', brought_back(learn, every, known, had))
+    write_bytes(path/'result', brought_back(learn, known))
 
 # %% ../../nbs/dist/08_launch.ipynb #Workers
 def free_port():
@@ -458,7 +242,7 @@ def fit_in_processes(self:Learner,
         "workers: with `cbs=Checkpoint()`, `fit(…, resume=file)` goes back to a file")
     if self.opt is None: self.create_opt()
     task = as_task(self, cbs, method, kwargs, random_state(), in_notebook(), treatment())
-    known,every = known_objects(self, cbs),gathering(self, cbs)
+    known = Known(self, cbs)
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder: # a killed process may still use it
         path = Path(folder)
         (path/'task').write_bytes(task)
@@ -467,7 +251,7 @@ def fit_in_processes(self:Learner,
         finally:
             with uninterrupted(always=True):
                 workers.end()
-                if (path/'result').exists(): take_in(self, every, known, (path/'result').read_bytes())
+                if (path/'result').exists(): take_in(self, known, (path/'result').read_bytes())
         _raise_error(path, [o.returncode for o in workers.procs], workers.hung)
     if workers.pressed: raise KeyboardInterrupt("Stopped when everything was done.")
     return self
