@@ -991,7 +991,7 @@ texts = {'AccumMetric.__init__': 'Parameters:\n'
                    '- `valid`: Batches of each validation loader',
  'Lines.__init__': 'Parameters:\n'
                    '\n'
-                   '- `better`: For each column, whether a higher value is better; None where neither is\n'
+                   '- `better`: For each column, whether a higher value is better\n'
                    '- `bars`: Whether to draw a bar below the lines\n'
                    '- `out`: A stream to write to, such as `sys.stdout`',
  'Logger.forked': 'Called on a copy, in `fork`, of a callback of `parent`: take its files along\n'
@@ -1103,7 +1103,7 @@ texts = {'AccumMetric.__init__': 'Parameters:\n'
  'Moments.merge': 'Parameters:\n\n- `states`: What the metric has gathered in each of several processes',
  'Notebook.__init__': 'Parameters:\n'
                       '\n'
-                      '- `better`: For each column, whether a higher value is better; None where neither is\n'
+                      '- `better`: For each column, whether a higher value is better\n'
                       '- `put`: A function that shows HTML, in place of what it showed before\n'
                       '- `every`: In seconds: between two drawings of 100 rows; of more rows, more in proportion\n'
                       '- `first`: A function that returns rows to show before the first call of `row`',
@@ -1329,7 +1329,7 @@ texts = {'AccumMetric.__init__': 'Parameters:\n'
                       '- `how`: Why it goes back: `rewind` or `fork`',
  'Rich.__init__': 'Parameters:\n'
                   '\n'
-                  '- `better`: For each column, whether a higher value is better; None where neither is\n'
+                  '- `better`: For each column, whether a higher value is better\n'
                   '- `out`: A stream to write to, such as `sys.stdout`',
  'RocAuc.__init__': 'Parameters:\n'
                     '\n'

@@ -737,6 +737,20 @@ class LossWithLayer(nn.Module):
     def __init__(self): super().__init__(); self.lin = nn.Linear(3, 3)
     def forward(self, x, y): return F.cross_entropy(self.lin(x), y)
 
+class Sums(nn.Module):
+    def __init__(self): super().__init__(); self.register_buffer('sum', torch.zeros(3))
+    def forward(self, x): self.sum += x.detach().sum(0)
+
+class HoldsLayers:
+    "A loss that is no module, with a layer that is trained, one that gathers a sum, and one that is not trained"
+    def __init__(self):
+        torch.manual_seed(7)
+        self.scale,self.sums,self.teacher = nn.Linear(3, 3),Sums(),nn.Linear(3, 3)
+    def parameters(self): return self.scale.parameters()
+    def __call__(self, pred, targ):
+        with torch.no_grad(): self.sums(self.teacher(pred))
+        return F.cross_entropy(self.scale(pred), targ)
+
 def freezes_loss(learn):
     if learn.epoch==1: learn.loss_func.requires_grad_(False)
 
@@ -760,7 +774,7 @@ allowed = dict(freezes_loss=lambda: on(event.before_epoch)(freezes_loss), inputs
 def allowed_in_parts(name, shard=True):
     "A fit with something that is trained, frozen, replaced, computed or left out; and warnings of the optimizer"
     torch.manual_seed(5)
-    loss,kwargs = LossWithLayer(),{}
+    loss,kwargs = HoldsLayers() if name=='layer_in_loss' else LossWithLayer(),{}
     if 'loss' in name: kwargs = dict(loss_func=loss, splitter=lambda m: [[*m.parameters(), *loss.parameters()]])
     if name=='frozen_loss': loss.requires_grad_(False)
     if name=='left_out': kwargs = dict(splitter=lambda m: [[*m.body[0].parameters()]])
@@ -948,6 +962,12 @@ def reweighted():
     learn = make(loss_func=nn.CrossEntropyLoss(torch.ones(3)))
     with learn.distrib_ctx(): learn.fit(1, cbs=OtherWeights())
     return state(learn)
+
+def layer_in_loss():
+    loss = HoldsLayers()
+    learn = make(loss_func=loss, splitter=lambda m: [[*m.parameters(), *loss.parameters()]])
+    with learn.distrib_ctx(): learn.fit(2)
+    return state(learn, trained=[p.detach().clone() for p in loss.parameters()], sum=loss.sums.sum.clone())
 
 def goes_backward():
     learn = make()

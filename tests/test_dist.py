@@ -38,7 +38,7 @@ quick = {2: [('fit', (), dict(n=49)), ('fit', (), dict(kind='weights', n=41, n_e
     *(('penalized', o, {}) for o in product(('classes','summed'), (False, True), (53, 49))),
     *(('two_views', cbs, {}) for cbs in ((), ('accumulate',))), ('rewound', (), {}),
     *((name, (), {}) for name in ('cancels_the_last_batch', 'own_value', 'hypers_of_the_first')),
-    ('augmented_resumed', (0,), {}), ('reweighted', (), {}),
+    ('augmented_resumed', (0,), {}), ('reweighted', (), {}), ('layer_in_loss', (), {}),
     ('draws_outside', (), {}), *(('refused_at_once', (o,), {}) for o in refusals),
     *((name, (), {}) for name in ('kept_in_dataset', 'metrics_of_before_fit', 'masked_out')),
     *(('listed', o, {}) for o in of_lists), *(('fit', (o,), dict(n=17, n_epoch=1)) for o in ('mixup','mixup_alike')),
@@ -158,6 +158,12 @@ def test_a_last_batch_with_fewer_samples_than_processes_can_be_mixed(mix):
     assert all(map(torch.equal, a['weights'], b['weights'])) and a['iters'][:2]==(3, 3)
     assert all(torch.isfinite(o).all() for o in a['weights'])
 def test_weights_of_the_loss_may_change_within_an_epoch(): same_run(2, 'reweighted')
+def test_layers_that_a_loss_holds_are_trained_in_all_processes():
+    "Also if the loss is no module itself. What one gathers is that of the first process"
+    ref,res = same_run(2, 'layer_in_loss')
+    for o in res:
+        close(o['trained'], ref['trained'])
+        assert torch.equal(o['sum'], res[0]['sum']) and o['sum'].abs().sum()>0
 
 def test_a_callback_that_goes_backward_itself_is_refused():
     "Each process has the gradient of its part, and the weights part"

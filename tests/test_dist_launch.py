@@ -528,6 +528,28 @@ def fit_a_copy(here, **kwargs):
     take_in(here, known_here, brought_back(worker, known_there))
     return worker
 
+class HoldsLayers:
+    "A loss that is no module, with a layer that is trained and one that gathers statistics"
+    def __init__(self): self.scale,self.bn = nn.Linear(2, 2),nn.BatchNorm1d(2, affine=False)
+    def __call__(self, pred, targ): return nn.functional.cross_entropy(self.bn(self.scale(pred)), targ)
+
+class AllParams:
+    def __init__(self, loss): self.loss = loss
+    def __call__(self, model): return [[*model.parameters(), *self.loss.scale.parameters()]]
+
+def test_layers_that_a_loss_holds_come_back():
+    here = two_layers()
+    loss = here.loss_func = HoldsLayers()
+    here.splitter = AllParams(loss)
+    here.create_opt()
+    before = copy.deepcopy(loss)
+    there = fit_a_copy(here).loss_func
+    assert here.loss_func is loss
+    for k in 'scale','bn':
+        now,trained,began = (getattr(o, k).state_dict() for o in (loss, there, before))
+        for n in now: assert torch.equal(now[n], trained[n])
+        assert any(not torch.equal(now[n], began[n]) for n in now)
+
 def test_settings_that_a_callback_has_changed_come_back():
     new = dict(lr=.05, wd=.3, moms=(.9,.8,.9), wd_bn_bias=True, train_bn=False, monitor='train_loss',
         path=Path('there').absolute(), model_dir=Path('weights'))

@@ -93,16 +93,20 @@ class Agreement:
         e.add_note(f"in process {procs.rank} of {procs.n}")
         procs.fail(f'{type(e).__name__}: {e}', at_once=self.averaging)
 
+    def end_in_all(self):
+        "The exception that comes next is raised in all processes, and need not be told"
+        self.failed = self.all_know = True
+
     def refuse(self,
         why, # Known in all processes
     ):
         "Raise an error in all processes, which the first one shows"
-        self.failed = self.all_know = True
+        self.end_in_all()
         raise RuntimeError(why) if self.procs.is_first else ProcessFailed(why)
 
     def parted(self, places):
         "Refuse to go on where processes have done different things"
-        self.failed = self.all_know = True
+        self.end_in_all()
         rank = odd_one(places)
         why = f"process {rank} has parted from the others. "
         why += ', '.join(f"Process {i} {o or 'does not train'}" for i,o in enumerate(places))

@@ -24,6 +24,7 @@ from ..measure.metrics import set_attributes
 from ..model.hypers import parts_of
 from ..model.optimizer import params_of
 from ..restore.held import put_buffers
+from ..restore.places import model_and_loss
 from ..loop.loop import bound_attrs,count_attrs
 from ..loop.position import put_state
 from ..result.saving import put_opt
@@ -32,7 +33,7 @@ from ..resume.saved_run import attrs_beside
 # %% ../../nbs/dist/07_brought_back.ipynb #known_objects
 def modules_of(learn):
     "All modules of model and loss"
-    return [m for o in (learn.model, learn.loss_func) if isinstance(o, nn.Module) for m in o.modules()]
+    return [m for o in model_and_loss(learn).values() for m in o.modules()]
 
 def functions_held(o, depth=5):
     "Functions without a closure that `o` is or holds, in lists, tuples, dicts and partials"
@@ -117,27 +118,27 @@ def _check_model(model, state):
 @dataclass
 class TrainedModel:
     "Model and loss, as a fit has left them"
-    weights:dict    # State of the model
-    loss:dict|None  # State of the loss, if it has one
+    weights:dict    # States of the model and of modules in the loss, by where they are
     new_loss:Any    # The loss that a callback has put in its place, if any
     buffers:list    # As `unsaved_buffers` returns them
     n_hooks:dict    # To tell of those that stay in the workers
 
     @classmethod
     def of(cls, learn, known):
-        loss,state,new = learn.loss_func,None,None
-        if not known.has(loss): new = loss if _packs(loss, known.objects) else None
-        elif isinstance(loss, nn.Module): state = loss.state_dict()
-        return cls(learn.model.state_dict(), state, new, unsaved_buffers(learn), n_hooks(learn.model))
+        loss,weights,new = learn.loss_func,{k:m.state_dict() for k,m in model_and_loss(learn).items()},None
+        if not known.has(loss): # it comes back with its own
+            weights = {'model': weights['model']}
+            new = loss if _packs(loss, known.objects) else None
+        return cls(weights, new, unsaved_buffers(learn), n_hooks(learn.model))
 
     def put(self, learn):
-        _check_model(learn.model, self.weights)
-        learn.model.load_state_dict(self.weights)
+        _check_model(learn.model, self.weights['model'])
+        for k,m in model_and_loss(learn).items():
+            if k in self.weights: m.load_state_dict(self.weights[k])
         here = n_hooks(learn.model)
         if more := [k for k,n in self.n_hooks.items() if n>here.get(k, n)]: warn("Hooks that a callback has registered "
             f"stay in the workers: here, {listed(more)} {'runs' if len(more)==1 else 'run'} without them")
         if self.new_loss is not None: learn.loss_func = self.new_loss
-        elif self.loss: learn.loss_func.load_state_dict(self.loss)
         put_buffers(self.buffers)
 
 # %% ../../nbs/dist/07_brought_back.ipynb #TrainedOpt
@@ -175,8 +176,8 @@ class TrainedOpt:
         for o,v in zip(parts_of(learn.opt), attrs): vars(o).update(v)
 
 # %% ../../nbs/dist/07_brought_back.ipynb #TrainedRun
-counted = *bound_attrs,*count_attrs,'n_train','n_iter','results','stop_reason','run_config','recognized','_frozen'
-settings = 'lr','wd','moms','wd_bn_bias','train_bn','monitor','path','model_dir'
+of_learner = *bound_attrs,*count_attrs,'n_train','n_iter','results','stop_reason','run_config','recognized', \
+    '_frozen','lr','wd','moms','wd_bn_bias','train_bn','monitor','path','model_dir'
 of_route = 'stopped','lineage','fit_start'
 
 @dataclass
@@ -191,7 +192,7 @@ class TrainedRun:
 
     @classmethod
     def of(cls, learn):
-        named = (learn, counted+settings),(learn.route, of_route)
+        named = (learn, of_learner),(learn.route, of_route)
         own,route = ({k:vars(o)[k] for k in ks if k in vars(o)} for o,ks in named)
         return cls(own, route, learn.route.attributes.values(), dict(learn.state), [*map(counts_of, learn.dls)],
             random_state(*learn.dls))
@@ -200,10 +201,9 @@ class TrainedRun:
         attributes = learn.route.attributes
         attributes.put(self.attributes)
         attributes.note_moved()
-        own = dict(self.own)
         # another object would no longer be what the optimizer brought along; of arrays, `==` has many answers
-        if pickle.dumps(own['lr'])==pickle.dumps(learn.lr): del own['lr']
-        vars(learn).update(own)
+        if pickle.dumps(self.own['lr'])==pickle.dumps(learn.lr): del self.own['lr']
+        vars(learn).update(self.own)
         vars(learn.route).update(self.route)
         if stopped := learn.route.stopped: stopped.attributes_left.note_owners(attributes) # those of here
         put_state(learn, self.state)
@@ -228,7 +228,7 @@ def take_in(learn, known, data):
     "Let `learn` be as the fit has left it"
     model,opt,run,states = unpack(data, known.objects)
     model.put(learn)
-    opt.put(learn, known, model.weights)
+    opt.put(learn, known, model.weights['model'])
     run.put(learn)
     for o,state in zip(known.gathering, unpack(states, known.objects)): put_state_of(o, state)
     learn.refresh()

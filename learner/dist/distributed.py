@@ -14,7 +14,6 @@ from datetime import timedelta
 from hashlib import sha256
 import numpy as np
 import torch
-from torch import nn
 from fastcore.basics import patch
 from ..core.callback import Callback
 from ..core.checks import brief,checked,extra,no_closure
@@ -24,17 +23,18 @@ from ..data.batches import find_bs,map_tensors,rows_joined,rows_of,to_device
 from ..model.hypers import parts_of
 from ..model.loss_properties import is_summed
 from ..model.optimizer import params_of
+from ..restore.places import model_and_loss
 from ..measure.metrics import AvgSmoothLoss
 from ..measure.batch_checks import average_unknown,compare_loss
 from ..measure.phase import PhaseMetrics
 from ..record.history import Row
 from ..record.recorder import Recorder
+from ..loop.interrupt import SigtermHandler
 from ..loop.learner import Learner
 from ..schedule.trial import shown_or_written
 from ..technique.gradients import warn_inexact_parts
 from ..technique.micro_batch import MicroBatch
 from ..result.preds import GatherPredsCallback
-from ..resume.checkpoint import SigtermHandler
 from ..resume.rewind import Rewind
 from .processes import num_distrib,processes
 from .shares import Peers,check_same_samples,check_whole,share_of
@@ -73,8 +73,7 @@ def _plain(values): return {k:v for k,v in values.items() if isinstance(v, (bool
 def take_over(learn, procs):
     "Give model, loss, optimizer and generators what they have in the first process"
     set_random_state(procs.from_first(random_state))
-    modules = [o for o in (learn.model, learn.loss_func) if isinstance(o, nn.Module)]
-    procs.take_first([t for m in modules for t in (*m.parameters(), *m.buffers())])
+    procs.take_first([t for m in model_and_loss(learn).values() for t in (*m.parameters(), *m.buffers())])
     for opt in parts_of(learn.opt) if learn.opt is not None else ():
         named = [(i, k, v) for i,p in enumerate(params_of(opt)) for k,v in opt.state.get(p, {}).items()]
         tensors = [o for o in named if isinstance(o[2], torch.Tensor)]
@@ -179,7 +178,7 @@ class Membership:
         agreement = self.agreement
         if agreement.engine is not None and not agreement.engine.fits: self.close_engine()
         expecting, = self.procs.meet([agreement.engine is not None and agreement.engine.expects_backward])
-        self._tell_metrics()
+        self._connect_metrics()
         if agreement.engine is None: # all are here, and make it together
             agreement.engine = make_engine(self)
             self.peers.pausing = agreement.engine.pausing
@@ -189,7 +188,8 @@ class Membership:
         engine,self.agreement.engine = self.agreement.engine,None
         if engine is not None: engine.close()
 
-    def _tell_metrics(self):
+    def _connect_metrics(self):
+        "Let metrics be merged, or refuse them before an epoch is trained in vain. Until now, callbacks may change them"
         phase = metrics_of(self.learn)
         if phase.others is not None: return
         if self.learn.dls.valids and not validates_whole(self.learn, self.learn.metrics):
@@ -226,7 +226,7 @@ class Membership:
 
     def take_buffers(self):
         "Let all have the buffers of the first process, such as the statistics of its part that a batch norm gathers"
-        self.procs.take_first([*self.learn.model.buffers()])
+        self.procs.take_first([b for m in model_and_loss(self.learn).values() for b in m.buffers()])
 
     def take_row(self):
         "Have the row of the first process, by which all decide: a callback may have computed a value from its part"
@@ -268,33 +268,35 @@ class _EndsTogether(Callback):
     "Ends scopes as the other processes do, and tells them of a cancel or an error in this one"
     member = None # a `Membership` while a fit runs in several processes
     @property
-    def engine(self): return self.member.agreement.engine
+    def agreement(self): return self.member.agreement
+    @property
+    def engine(self): return self.agreement.engine
 
-    def tell(self): self.member.agreement.cancels.tell()
+    def tell(self): self.agreement.cancels.tell()
     after_cancel_train = after_cancel_validate = after_cancel_epoch = after_cancel_fit = tell
     cleanup_validate = cleanup_epoch = tell
     def cleanup_train(self):
         self.learn.forward_with = None
         self.tell()
         if self.engine is not None: self.engine.end_train()
-    def raise_late(self): self.member.agreement.cancels.raise_late()
+    def raise_late(self): self.agreement.cancels.raise_late()
     after_epoch = raise_late
     def before_validate(self):
         self.raise_late()
         if self.engine is not None: self.engine.check_whole()
-    def after_cancel_backward(self): self.tell(); self.member.agreement.averaging = False
+    def after_cancel_backward(self): self.tell(); self.agreement.averaging = False
     def tell_of_batch(self):
         "Tell of a cancel, unless the last meeting of the batch is over: then the next one notices"
-        if not self.learn.training or (self.engine.past_meeting and not self.member.agreement.averaging): return
+        if not self.learn.training or (self.engine.past_meeting and not self.agreement.averaging): return
         self.engine.past_meeting = True
         self.tell()
     after_cancel_batch = tell_of_batch
     def cleanup_batch(self):
         self.tell_of_batch()
-        self.member.agreement.averaging = False
+        self.agreement.averaging = False
         if self.learn.training: self.engine.end_batch()
     def after_exception(self):
-        if self.member is not None: self.member.agreement.fail()
+        if self.member is not None: self.agreement.fail()
 
 # %% ../../nbs/dist/06_distributed.ipynb #check_fit
 def check_fit(learn, procs):
@@ -359,7 +361,7 @@ class Distributed(_EndsTogether):
         self.begins = True
     def before_draw(self):
         if self.learn.training: return
-        self.member.agreement.stops.in_validation()
+        self.agreement.stops.in_validation()
         if self.begins: self.begins = False; self.member.take_buffers() # of the weights that are validated
     def before_batch(self):
         self.member.peers.left_out = False
@@ -378,8 +380,8 @@ class Distributed(_EndsTogether):
         self.engine.begin_backward(empty=weigh(self.learn, self.member.peers, self.count))
         self.weighed = True
         if not self.loss_compared: self.loss_compared = True; compare_parts(self.learn, self.member.procs)
-        self.member.agreement.averaging = True
-    def after_backward(self): self.engine.end_backward(); self.member.agreement.averaging = False
+        self.agreement.averaging = True
+    def after_backward(self): self.engine.end_backward(); self.agreement.averaging = False
     def after_cancel_batch(self):
         super().after_cancel_batch()
         if self.learn.training and not self.weighed: weigh_cancelled(self.learn, self.member, self.count)

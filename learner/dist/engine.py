@@ -15,6 +15,8 @@ import torch
 from torch import nn
 from ..core.checks import extra
 from ..core.tracebacks import warn
+from ..restore.places import model_and_loss
+from ..model.optimizer import params_of
 from ..model.loss_properties import is_summed,loss_of,n_items,n_samples,no_grad_if_empty,says_its_items
 from ..technique.gradients import GradientAccumulation
 from ..technique.micro_batch import weighted
@@ -23,16 +25,16 @@ from ..technique.mixed_precision import MixedPrecision
 # %% ../../nbs/dist/04_engine.ipynb #Whole
 def trained_ids(module): return [id(o) for o in module.parameters() if o.requires_grad]
 
-def modules_of(learn) -> list:
-    "The model, and the loss if it has something to train"
-    f = learn.loss_func
-    return [learn.model, f] if isinstance(f, nn.Module) and trained_ids(f) else [learn.model]
+def trained_modules(learn) -> dict: # By where they are
+    "The model, and modules in the loss of which the optimizer trains something"
+    trained = {*map(id, params_of(learn.opt))}
+    return {k:m for k,m in model_and_loss(learn).items() if k=='model' or not trained.isdisjoint(trained_ids(m))}
 
 class Whole(nn.Module):
     "Model and loss as one module, whose forward pass is any function"
     def __init__(self, learn):
         super().__init__()
-        for k,o in zip(('model','loss_func'), modules_of(learn)): setattr(self, k, o)
+        for k,o in trained_modules(learn).items(): setattr(self, k, o)
         # buffers are taken over when training ends; torch would have processes wait in every forward pass
         self._ddp_params_and_buffers_to_ignore = [k for k,_ in self.named_buffers()]
     def forward(self, run): return run()
@@ -127,7 +129,7 @@ class Engine:
         self.has_local_grads = False # since the last step, gradients were added without averaging
         self.past_meeting = True # the last one of the batch
         self.went_back = True # the backward pass of the batch is over
-        self.expects_backward = False # a forward pass may have had no backward pass, see above
+        self.expects_backward = False # a forward pass may have had no backward pass
 
     @property
     def n_trained(self): return self.averaged.n_trained

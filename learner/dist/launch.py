@@ -122,24 +122,27 @@ work({!r})
 class Workers:
     "`n` processes that train together"
     def __init__(self, n, folder):
+        self.folder = Path(folder)
         env = os.environ | dict(MASTER_ADDR='127.0.0.1', MASTER_PORT=str(free_port()), WORLD_SIZE=str(n),
             LOCAL_WORLD_SIZE=str(n), PYTHONPATH=os.pathsep.join(o or os.getcwd() for o in sys.path),
             PYTHONIOENCODING='utf-8:backslashreplace')
         env.setdefault('OMP_NUM_THREADS', str(max(1, (os.cpu_count() or 1)//n)))
         def start(rank):
             code = code_of_worker.format(str(folder))
-            with open(Path(folder)/f'err{rank}', 'w') as err: return subprocess.Popen([sys.executable, '-c', code],
+            with open(self._err(rank), 'w') as err: return subprocess.Popen([sys.executable, '-c', code],
                 env=env|dict(RANK=str(rank), LOCAL_RANK=str(rank)), encoding='utf-8', errors='replace',
                 start_new_session=True, creationflags=getattr(subprocess, 'CREATE_NEW_PROCESS_GROUP', 0),
                 stdout=subprocess.PIPE if rank==0 else subprocess.DEVNULL, stderr=subprocess.PIPE if rank==0 else err)
-        self.err,self.procs,self.display,self.pressed = Path(folder)/'err0',[start(o) for o in range(n)],Display(),0
+        self.procs,self.display,self.pressed = [start(o) for o in range(n)],Display(),0
         self.ready = self.writing = False
-        self.hung = [] # numbers of those that were killed here
+        self.hung = [] # numbers of those that were killed here, when others had ended
+
+    def _err(self, rank): return self.folder/f'err{rank}'
 
     def wait(self):
         "Print what the first process prints, until all have ended. It gets the first two Ctrl-C; the third kills all"
         Thread(target=self._watch, daemon=True).start()
-        kept = open(self.err, 'a', encoding='utf-8') # here: its folder may be gone before a thread has begun
+        kept = open(self._err(0), 'a', encoding='utf-8') # here: its folder may be gone before a thread has begun
         errors = Thread(target=self._echo_errors, args=[kept], daemon=True)
         errors.start()
         while True:
@@ -186,6 +189,19 @@ class Workers:
         for i,o in enumerate(self.procs):
             if o.poll() is None: o.kill(); self.hung.append(i)
 
+    def raise_error(self):
+        "If workers have failed, raise the error that explains it"
+        def how(code): return f'was ended by {signal.Signals(-code).name}' if code<0 else f'has ended with code {code}'
+        ended = {i:how(o.returncode) for i,o in enumerate(self.procs) if o.returncode and i not in self.hung}
+        files = sorted(self.folder.glob('error*'))
+        errors = {int(o.name.removeprefix('error')):pickle.loads(o.read_bytes()) for o in files}
+        if errors and ended.keys()<=errors.keys(): raise next(iter(errors.values()))
+        said = ended or dict.fromkeys(self.hung, 'did not end with the others, and was killed')
+        if not said: return
+        i = min(said)
+        raise RuntimeError(f"Process {i} of {len(self.procs)} {said[i]}. Its last lines: "
+            + self._err(i).read_text('utf-8', 'replace')[-2000:]) from next(iter(errors.values()), None)
+
 # %% ../../nbs/dist/08_launch.ipynb #as_task
 def sent_to_workers(learn, cbs):
     "Parts of the learner that go to the workers: name, object, and advice if it cannot be pickled"
@@ -212,18 +228,6 @@ def as_task(learn, cbs, *more) -> bytes:
             f"{e}. {remedy}. Or train without `procs`, in one process or by `torchrun`") from e
 
 # %% ../../nbs/dist/08_launch.ipynb #fit_in_processes
-def _raise_error(path, codes, hung):
-    "If workers have failed, raise the error that explains it. Those that `hung` when others had ended were killed here"
-    def how(code): return f'was ended by {signal.Signals(-code).name}' if code<0 else f'has ended with code {code}'
-    ended = {i:how(o) for i,o in enumerate(codes) if o and i not in hung}
-    errors = {int(o.name.removeprefix('error')):pickle.loads(o.read_bytes()) for o in sorted(path.glob('error*'))}
-    if errors and ended.keys()<=errors.keys(): raise next(iter(errors.values()))
-    said = ended or dict.fromkeys(hung, 'did not end with the others, and was killed')
-    if not said: return
-    i = min(said)
-    raise RuntimeError(f"Process {i} of {len(codes)} {said[i]}. Its last lines: "
-        + (path/f'err{i}').read_text('utf-8', 'replace')[-2000:]) from next(iter(errors.values()), None)
-
 @patch
 def fit_in_processes(self:Learner,
     procs:int, # Number of worker processes
@@ -252,6 +256,6 @@ def fit_in_processes(self:Learner,
             with uninterrupted(always=True):
                 workers.end()
                 if (path/'result').exists(): take_in(self, known, (path/'result').read_bytes())
-        _raise_error(path, [o.returncode for o in workers.procs], workers.hung)
+        workers.raise_error()
     if workers.pressed: raise KeyboardInterrupt("Stopped when everything was done.")
     return self

@@ -33,13 +33,14 @@ from torch import nn
 from ..core.checks import extra,listed
 from ..values.functions import module_internals
 from ..values.tensors import in_parts,whole_of
+from ..restore.places import model_and_loss
 from ..model.hypers import parts_of
 from ..data.batches import tensors_in
 from ..record.files import atomic_folder,hash_of,parts_folder
 from ..technique.averaging import WeightAverage,averaged_in
 from ..technique.mixed_precision import MixedPrecision
 from .processes import ProcessFailed
-from .engine import make_accelerator,modules_of
+from .engine import make_accelerator,trained_modules
 
 # %% ../../nbs/dist/05_sharding.ipynb #Divided
 def is_of(package, hook): return f"{getattr(hook, '__module__', None)}.".startswith(f'{package}.')
@@ -178,10 +179,9 @@ class Shards:
         learn,self.pairs,self.names,self.divided = self.learn,{},{},[]
         # for `drop`
         self.averages = [(cb, cb.n, [o.to('cpu', copy=True) for o in cb.avg]) for cb in averaging(learn)]
-        modules = [o for o in (learn.model, learn.loss_func) if isinstance(o, nn.Module)]
-        self.attrs = {m:{**vars(m)} for o in modules for m in o.modules()}
+        self.attrs = {m:{**vars(m)} for o in model_and_loss(learn).values() for m in o.modules()}
         try:
-            for o,name in zip(modules_of(learn), ('model','loss_func')): self._divide(o, name)
+            for k,o in trained_modules(learn).items(): self._divide(o, k)
         except BaseException: # some modules may be divided
             self.undo()
             self._end()
@@ -316,8 +316,8 @@ def check_averaged(opt):
     params = [p for o in parts_of(opt) for g in o.param_groups for p in g['params']]
     if n := sum(not in_parts(p) and p.grad is not None for p in params): raise RuntimeError("The optimizer has "
         f"{n} parameter{'s' if n>1 else ''} whose gradients are not averaged. With `shard`, they are averaged for what "
-        "belongs to the model, or to a loss that is an `nn.Module`, when an epoch begins: add layers between epochs, "
-        "and make an `nn.Module` of a loss that has parameters")
+        "belongs to the model, or to an `nn.Module` of a loss, when an epoch begins: add layers between epochs, "
+        "and put other parameters of a loss into such a module")
 
 def check_modules(modules):
     "Refuse sparse gradients, hooks that torch would not call, and parameters that would be divided twice"
@@ -352,7 +352,7 @@ def explain(e):
 def check_shardable(learn):
     "Refuse what cannot be trained in parts"
     for opt in parts_of(learn.opt): check_optimizer(opt)
-    check_modules(modules_of(learn))
+    check_modules(trained_modules(learn).values())
     if any(o.amp_mode=='fp16' for o in learn.cbs.of(MixedPrecision)): raise ValueError(
         "`shard` does not work with `fp16`, whose steps are skipped where a process sees an overflow: "
         "use `bf16`")
@@ -402,7 +402,7 @@ class ShardedEngine:
             if t.requires_grad: t.register_hook(torch.zeros_like)
 
     def _split(self):
-        check_modules(modules_of(self.learn)) # they may have changed since the last epoch
+        check_modules(trained_modules(self.learn).values()) # they may have changed since the last epoch
         self.shards.split()
         self._hook()
     def _hook(self): self.hook = parts_of(self.learn.opt)[0].register_step_pre_hook(self._before_step)
@@ -436,7 +436,7 @@ class ShardedEngine:
         parts = self.away.parts if self.away else self.shards.parts()
         try: files = write_parts(self.procs, Path(folder), parts)
         except (Exception,ProcessFailed):
-            self.agreement.failed = self.agreement.all_know = True
+            self.agreement.end_in_all()
             raise
         if self.away: self.away.files = files
 

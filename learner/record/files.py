@@ -309,15 +309,6 @@ def atomic_folder(
 def hash_of(file):
     with open(file, 'rb') as f: return hashlib.file_digest(f, 'sha256').hexdigest()
 
-def mark_of(
-    file, # Path of a file, of any size
-) -> str:
-    "A short text that another content would change: of the size, and of the end, where archives have their checksums"
-    with open(file, 'rb') as f:
-        size = f.seek(0, os.SEEK_END)
-        f.seek(max(0, size-2**20))
-        return f'{size} {hashlib.sha256(f.read()).hexdigest()}'
-
 _described_by = {'torch.serialization._get_layout', 'torch.distributed.checkpoint.filesystem._StorageInfo',
     *(f'torch.distributed.checkpoint.metadata.{o}' for o in ('Metadata', 'MetadataIndex', 'StorageMeta',
     'ChunkStorageMetadata', 'TensorStorageMetadata', 'TensorProperties', '_MEM_FORMAT_ENCODING'))}

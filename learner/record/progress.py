@@ -87,7 +87,7 @@ class Display:
 class Notebook:
     "One display, which ends as a table"
     def __init__(self,
-        better, # For each column, whether a higher value is better; None where neither is
+        better, # For each column, whether a higher value is better
         put, # A function that shows HTML, in place of what it showed before
         every:float=0., # In seconds: between two drawings of 100 rows; of more rows, more in proportion
         first=tuple, # A function that returns rows to show before the first call of `row`
@@ -122,7 +122,7 @@ def _terminal_width(out):
 class Lines:
     "A line per row, with what has room in it; in a terminal with a tqdm bar below"
     def __init__(self,
-        better, # For each column, whether a higher value is better; None where neither is
+        better, # For each column, whether a higher value is better
         bars, # Whether to draw a bar below the lines
         out, # A stream to write to, such as `sys.stdout`
     ):
@@ -158,7 +158,7 @@ class Rich:
     "Rows, and below them two bars, for the fit and for its running phase, drawn by rich"
     @_same_random()
     def __init__(self,
-        better, # For each column, whether a higher value is better; None where neither is
+        better, # For each column, whether a higher value is better
         out, # A stream to write to, such as `sys.stdout`
     ):
         progress = extra('rich.progress', 'rich', "`bars='rich'`")

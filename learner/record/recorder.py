@@ -397,7 +397,7 @@ def find_recorder(cb):
     if (rec := cb.learn.cbs.one(Recorder)) is not None: return rec
     raise ValueError(f"`{type(cb).__name__}` reads the rows of a `Recorder`, and there is none")
 
-def check_direction(monitor, comp):
+def check_direction(comp):
     if comp is None: raise ValueError("`monitor` is a function of a row, for which the better direction is not known: "
         "give `comp=np.less` or `comp=np.greater`")
 
@@ -427,7 +427,7 @@ def higher_is_better(
     comp=None, # Decides instead: `np.less` or `np.greater`
 ) -> bool:
     "Whether higher is better in a column of the recorder"
-    check_direction(name, comp) if callable(name) else check_recorded(rec, name)
+    check_direction(comp) if callable(name) else check_recorded(rec, name)
     if comp is not None: return bool(comp(1,0))
     res = declared_direction(learn, name)
     return _by_name(name) if res is None else res

@@ -12,8 +12,9 @@ __all__ = ['TrackerCallback', 'EarlyStoppingCallback', 'SaveModelCallback', 'Red
            'OnBetter']
 
 # %% ../../nbs/result/08_tracker.ipynb #imports
-import shutil,warnings
+import os,shutil,warnings
 from contextlib import nullcontext,suppress
+from hashlib import sha256
 from io import BytesIO
 from math import inf,isfinite,isnan
 from pathlib import Path
@@ -25,7 +26,7 @@ from ..record.progress import ProgressCallback
 from ..record.history import missing
 from ..record.recorder import Recorder,check_direction,find_recorder,higher_is_better
 from ..model.hypers import get_hyper
-from ..record.files import check_folder,file_path,mark_of
+from ..record.files import check_folder,file_path
 from . import saving # noqa: F401 (`learn.save` and `learn.load`)
 from ..schedule.schedulers import HyperScheduler,Warmup
 from ..technique.averaging import SWA,WeightAverage
@@ -65,7 +66,7 @@ class TrackerCallback(Callback):
         min_delta:float=0., # An improvement of no more than this does not count
         reset_on_fit:bool=True, # Each fit begins without a best value; False: the best of earlier fits still counts
     ):
-        if callable(monitor): check_direction(monitor, comp)
+        if callable(monitor): check_direction(comp)
         if comp is not None and not _compares(comp):
             raise ValueError(f"`comp` is `np.less` or `np.greater`, or compares as they do, but got {brief(comp)}")
         self.monitor,self.comp,self.min_delta,self.reset_on_fit = monitor,comp,min_delta,reset_on_fit
@@ -133,6 +134,13 @@ def _measured(learn, monitor):
     return next(iter(named), None) or next((o for o in reversed(avgs) if o.validate is True), None)
 
 # %% ../../nbs/result/08_tracker.ipynb #BestFiles
+def _mark_of(file):
+    "A short text that another content would change: of the size, and of the end, where archives have their checksums"
+    with open(file, 'rb') as f:
+        size = f.seek(0, os.SEEK_END)
+        f.seek(max(0, size-2**20))
+        return f'{size} {sha256(f.read()).hexdigest()}'
+
 class BestFiles(TrackerCallback):
     "The best weights, in files or in memory. Abstract: use `SaveModelCallback`"
     _stateattrs = (*TrackerCallback._stateattrs, 'kept', 'marks', 'numbered_from', 'number')
@@ -165,7 +173,7 @@ class BestFiles(TrackerCallback):
     ):
         "Keep `file`, whose weights have the value `val`, and drop what is no longer among the best"
         others = [o for o in self.kept if not (isinstance(file, str) and o[1]==file)]
-        if isinstance(file, str): self.marks[file] = mark_of(self._path(file))
+        if isinstance(file, str): self.marks[file] = _mark_of(self._path(file))
         self.kept = sorted([*others, [val,file]], key=lambda o: o[0], reverse=self.higher)
         for _,o in self.kept[self.keep:]:
             with suppress(PermissionError): # on Windows, while another program reads it
@@ -177,7 +185,7 @@ class BestFiles(TrackerCallback):
         if not isinstance(file, str): return True
         path = self._path(file)
         # where a run resumes, there may be better ones of its own, which it will reach again
-        return path.exists() and (resumed or mark_of(path)==self.marks.get(file))
+        return path.exists() and (resumed or _mark_of(path)==self.marks.get(file))
     def _drop_lost(self, resumed=False):
         "Forget files that are there no more, or have been written over since"
         lost = [o for o in self.kept if not self._is_there(o[1], resumed)]

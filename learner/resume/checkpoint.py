@@ -11,8 +11,7 @@ A `Checkpoint` saves all that training is made of, at regular intervals, and whe
 __all__ = ['Checkpoint']
 
 # %% ../../nbs/resume/06_checkpoint.ipynb #imports
-import os,signal,sys,time
-from contextlib import suppress
+import os,time
 from math import isnan
 from pathlib import Path
 from fastcore.basics import patch
@@ -21,7 +20,7 @@ from ..core.callback import Callback
 from ..core.checks import checked,listed,nearest,one_of
 from ..core.events import check_every,passed,unit_names,units
 from ..core.tracebacks import warn
-from ..loop.interrupt import HeldInterrupt,awaits_workers,in_main_thread
+from ..loop.interrupt import SigtermHandler
 from ..loop.learner import Learner
 from ..loop.position import Bounds,Position
 from ..record.history import missing
@@ -73,49 +72,6 @@ class Result:
         if self.rec.iters[-1]<len(self.rec.lrs): return None # a batch was trained on since the last row
         v = self.rec.rows[-1].get(self.column)
         return None if v is missing or isnan(v) else float(v)
-
-# %% ../../nbs/resume/06_checkpoint.ipynb #SigtermHandler
-class SigtermHandler:
-    "From `install` to `remove`, SIGTERM ends a fit at its next pause, or calls the user's own handler there"
-    def __init__(self, learn):
-        self.learn,self.old,self.pid,self.came = learn,None,os.getpid(),False
-        self.of_workers = None # handler of SIGCHLD that was there when SIGTERM came
-
-    def install(self):
-        "In the main thread only; Python allows no other to set handlers"
-        if not in_main_thread() or signal.getsignal(signal.SIGTERM) in (None, signal.SIG_IGN): return # None: set in C
-        self.old = signal.signal(signal.SIGTERM, self.handle)
-    def remove(self):
-        if self.old is not None: signal.signal(signal.SIGTERM, self.old)
-        if self.of_workers is not None: signal.signal(signal.SIGCHLD, self.of_workers)
-        self.learn = self.of_workers = None
-
-    def handle(self, signum, frame):
-        if os.getpid()!=self.pid: # a forked worker
-            signal.signal(signum, signal.SIG_DFL)
-            return os.kill(os.getpid(), signum)
-        self.came = True
-        self._spare_workers()
-        if awaits_workers(frame) and not HeldInterrupt(self.learn).must_wait(frame): self.end() # no batch may come
-        else: self.learn.at_pause(self.end, stops=True)
-
-    def _spare_workers(self):
-        "Until `remove`, ignore the error that torch's SIGCHLD handler raises for workers that the same signal ends"
-        old = signal.getsignal(signal.SIGCHLD) if hasattr(signal, 'SIGCHLD') else None
-        if not callable(old) or self.of_workers is not None: return
-        def spare(signum, frame):
-            with suppress(RuntimeError): old(signum, frame)
-        self.of_workers = signal.signal(signal.SIGCHLD, spare)
-
-    @property
-    def outside(self):
-        "The handler that was installed before the outermost fit"
-        around = getattr(self.old, '__self__', None)
-        return around.outside if isinstance(around, SigtermHandler) else self.old
-
-    def end(self):
-        if callable(self.outside): return self.outside(signal.SIGTERM, sys._getframe())
-        raise SystemExit(128+signal.SIGTERM)
 
 # %% ../../nbs/resume/06_checkpoint.ipynb #checks
 def _check_settings(unit, best, monitor, sharded):
