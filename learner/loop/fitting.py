@@ -250,7 +250,8 @@ def warn_untrained(learn, before): # Ids of the model's parameters before the fi
 
 # %% ../../nbs/loop/07_fitting.ipynb #run_fit
 def check_idle(learn, name, hint=""): # `name`: of a method
-    "Refuse to start within a fit, or within another run"
+    "Refuse to start within a fit, or within another run, also of another thread"
+    with learn.one_thread(): pass
     if learn.mode is not None: raise RuntimeError(f"`{name}` cannot start inside a running `{learn.mode}`{hint}")
 
 def fit_bounds(n_epoch, start_epoch, n_iter, n_step) -> Bounds:
@@ -332,7 +333,8 @@ def run_fit(learn,
 # %% ../../nbs/loop/07_fitting.ipynb #StopMixin
 class StopMixin(HyperMixin):
     "Stops a fit, says where it is, and restores what a fit changes"
-    def uncut(self): return HeldInInference(self)
+    def uncut(self):
+        with self.one_thread(): return HeldInInference(self)
     def ignores_cancel(self, e, cb): return self.mode=='fit' and self.route.ignores_cancel(e, cb)
 
     def stop_soon(self,

@@ -9,6 +9,7 @@ __all__ = []
 
 # %% ../../nbs/loop/02_inference.ipynb #imports
 from contextlib import contextmanager,nullcontext
+from threading import RLock
 from traceback import walk_tb
 from weakref import ref
 import torch
@@ -76,6 +77,19 @@ run_attrs = *bound_attrs,*count_attrs,*phase_attrs,*batch_attrs,'n_train','stop_
 
 class RestoreMixin(Loop):
     "Restores what a run changes"
+    def __init__(self):
+        super().__init__()
+        self._thread_lock = RLock() # the thread of a run holds it
+
+    @contextmanager
+    def one_thread(self):
+        "What is in the `with` block belongs to this thread: another one is refused meanwhile"
+        if not self._thread_lock.acquire(blocking=False): raise RuntimeError(
+            f"A {f'`{self.mode}`' if self.mode else 'run'} of this Learner runs in another thread: "
+            "wait until it is over, or call this in one of its callbacks")
+        try: yield
+        finally: self._thread_lock.release()
+
     def is_weight(self, t): return IsWeight(self)(t)
 
     @contextmanager
@@ -92,7 +106,7 @@ class RestoreMixin(Loop):
         mode,training,roots = self.mode,self.training,(self.model, self.loss_func)
         modes = [(o, o.training) for m in roots if isinstance(m, nn.Module) for o in m.modules()]
         runs = [(cb, vars(cb).get('run')) for cb in self.cbs]
-        with self.uncut() as body:
+        with self.uncut() as body, self.one_thread():
             try:
                 torch.clear_autocast_cache() # of weights that may have changed since
                 with body(): yield
@@ -127,7 +141,7 @@ class RestoreMixin(Loop):
         counts,results = [(cb, cb.counts) for cb in self.cbs if isinstance(cb, FuncCallback)],self.results
         in_run = self.mode is not None
         attrs = (*run_attrs, 'results') if in_run else run_attrs
-        with self.uncut() as body, unmoved(self, *loaders), self.keep_attrs(attrs):
+        with self.uncut() as body, self.one_thread(), unmoved(self, *loaders), self.keep_attrs(attrs):
             if not in_run: self.n_train_iter = self.n_step = None # bounds of a fit
             try:
                 with body(): yield

@@ -35,7 +35,7 @@ from .inference import check_parts
 from .fitting import FitMixin
 
 # %% ../../nbs/loop/08_learner.ipynb #Copies
-_of_the_loop = 'attendance','_to_remove','_gone','_tables','handlers','scopes','searches','cbs'
+_of_the_loop = 'attendance','_thread_lock','_to_remove','_gone','_tables','handlers','scopes','searches','cbs'
 
 class CopyMixin(FitMixin):
     "Copies and pickles of a learner"

@@ -155,6 +155,10 @@ class Learner:
         'Run each batch of the phase'
         ...
     @contextmanager
+    def one_thread(self):
+        'What is in the `with` block belongs to this thread: another one is refused meanwhile'
+        ...
+    @contextmanager
     def keep_attrs(self, names):
         'Restore attributes'
         ...
