@@ -115,8 +115,17 @@ def test_reset_is_called_by_the_callback_alone(recwarn):
     assert model.resets==0
 
 def test_a_model_without_reset_is_named():
-    with pytest.raises(TypeError, match='`model_resetter` calls `model.reset\\(\\)`, which `Linear` does not have'):
+    with pytest.raises(TypeError, match='`model_resetter` calls `model.reset\\(\\)`, which `Linear` does not') as e:
         synth_learner(model=nn.Linear(1, 1), cbs=ModelResetter).fit(1)
+    assert not any('cleanup_fit' in o for o in e.value.__notes__)
+
+@pytest.mark.parametrize('n', [1, 2])
+def test_a_model_that_returns_too_little_is_told_what_to_return(n):
+    class Returns(nn.Linear):
+        def forward(self, x): return (super().forward(x),)*n if n>1 else super().forward(x)
+    with pytest.raises(TypeError, match='`rnn` is for a model that returns predictions, raw outputs, and outputs after '
+        f"dropout, but it returned {'.' if n>1 else ''}<Tensor of shape"):
+        synth_learner(model=Returns(1, 1), cbs=RNNCallback).fit(1)
 
 def test_a_buffer_with_nan_may_be_a_column_of_a_tensor():
     "NaN is compared by its bits, whatever the strides are"

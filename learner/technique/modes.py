@@ -11,7 +11,7 @@ __all__ = ['BnFreeze', 'MCDropoutCallback', 'ModelResetter', 'RNNCallback']
 from weakref import WeakKeyDictionary
 import torch
 from torch import nn
-from ..core.checks import no_closure
+from ..core.checks import brief,no_closure
 from ..core.callback import Callback
 from ..data.batches import find_bs
 
@@ -73,7 +73,8 @@ class ModelResetter(Callback):
         for m,vals in self.held.pop():
             for k,v in vals.items():
                 if getattr(m, k, None) is not v: setattr(m, k, v)
-    def cleanup_fit(self): self.learn.model.reset()
+    def cleanup_fit(self):
+        if hasattr(self.learn.model, 'reset'): self.learn.model.reset() # else `before_fit` has refused it
 
     @property
     def memory(self):
@@ -95,5 +96,8 @@ class RNNCallback(Callback):
     def cleanup_batch(self): *self.outer,(self.raw_out,self.out) = self.outer
     def before_fit(self): no_closure(self)
     def after_pred(self):
-        self.learn.pred,raw,out = self.learn.pred
+        outs = self.learn.pred
+        if not (isinstance(outs, (list,tuple)) and len(outs)==3): raise TypeError(f"`{self.name}` is for a model that "
+            f"returns predictions, raw outputs, and outputs after dropout, but it returned {brief(outs)}")
+        self.learn.pred,raw,out = outs
         self.raw_out,self.out = _last(raw),_last(out)
