@@ -249,6 +249,29 @@ def test_an_error_of_a_metric_names_the_recorder():
     assert e.value.__notes__==['raised by `Recorder.after_batch`',
         'in epoch 0, batch 0 of `valid`, samples 0, 1, 2, 3, 4, 5, 6, 7 and 8 more']
 
+@pytest.mark.parametrize('ev,where', [
+    ('before_train', [f"in epoch {i}, before the first batch of `train`" for i in range(2)]),
+    ('before_validate', [f"in epoch {i}, before the first batch of `valid`" for i in range(2)]),
+    ('after_validate', [f"in epoch {i}, batch 0 of `valid`, samples 0, 1, 2, 3" for i in range(2)])])
+def test_an_error_before_a_phase_has_drawn_names_no_batch(ev, where):
+    "That of the phase before is none of its own"
+    for epoch in range(2):
+        def fail(self):
+            if self.learn.epoch==epoch: raise ZeroDivisionError
+        data = torch.utils.data.TensorDataset(torch.randn(4, 1), torch.randn(4, 1))
+        learn = synth_learner(dls=DataLoaders.from_dsets(data, data, bs=2, device='cpu'))
+        with pytest.raises(ZeroDivisionError) as e: learn.fit(2, cbs=Callback(**{ev: fail}))
+        assert where[epoch] in e.value.__notes__[-1]
+        if ev[:6]=='before': assert 'samples' not in e.value.__notes__[-1]
+
+def test_a_learner_that_was_exported_has_no_data_to_train_on(tmp_path):
+    synth_learner(2).export(file := tmp_path/'x.pkl')
+    learn = load_learner(file, trust=True)
+    with pytest.raises(ValueError, match=r'an empty list, as `load_learner` leaves it.*`learn.dls = DataLoaders\(…\)`'):
+        learn.fit(1)
+    learn.dls = synth_dls(2)
+    assert learn.fit(1).train_iter==2
+
 # Putting a learner together
 dls,model = synth_dls(2, 1),RegModel()
 

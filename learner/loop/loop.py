@@ -90,6 +90,8 @@ def check_drawn(learn, n):
     given = name!='train' and learn.to_validate.get(name) is not learn.dls.loaders.get(name) # as `dl` of an inference
     if hasattr(learn.dl, '__next__'):
         why = ". It is an iterator, which can be iterated once: give a list, or something that starts anew"
+    elif name=='train' and learn.dl==[]:
+        why = ". It is an empty list, as `load_learner` leaves it: give data by `learn.dls = DataLoaders(…)` before"
     elif name=='train' and learn.train_iter: why = ". It gave some before: its `__iter__` has to start anew"
     elif getattr(learn.dl, 'drop_last', False): why = ". `drop_last=True` leaves out a batch that is not full"
     elif name!='train' and not given: why = ". If there is nothing to validate on, leave it out of `DataLoaders`"
@@ -201,8 +203,9 @@ class LoopState(FitProgress):
         if self.mode is None: return ''
         res = f"in epoch {self.epoch}"
         if not self.dl_name: return res
-        res += f", batch {max(self.iter, 0)} of `{self.dl_name}`"
-        if isinstance(idxs := self.idxs, list) and idxs:
+        res += f", batch {self.iter} of" if self.iter>=0 else ", before the first batch of"
+        res += f" `{self.dl_name}`"
+        if self.iter>=0 and isinstance(idxs := self.idxs, list) and idxs:
             res += f", samples {', '.join(map(str, idxs[:8]))}" + (f" and {len(idxs)-8} more" if len(idxs)>8 else '')
         return '\n'.join(filter(None, [res, advice(self, self.exc)]))
 
@@ -237,6 +240,7 @@ class Phases(LoopState):
                 limit = up_to(self.n_train_iter-self.train_iter, limit) # until the fit is over
         self.stop_at = limit if limit is not None and (n is None or limit<n) else None
         self.n_iter = n if self.stop_at is None else limit
+        self.iter = -1 # no batch of this phase has been drawn
         self.dl_name,self.dl,self.training = name,dl,training
 
     def batch_limit(self,

@@ -311,7 +311,6 @@ class ResumableRoute(Pauses):
         fit = learn.training and learn.mode=='fit'
         parts = learn.searches.parts(learn, learn.dl) if fit else None
         self.draws = Draws(learn.dl, resumable=fit, carry=fit and self.carry, parts=parts, deal=self.peers.deal)
-        learn.iter = -1 # no batch of this phase has been drawn
         if fit: self.resume_point = None
         if not fit or target is None: return iter(self.draws),0,False
         at = target.position
