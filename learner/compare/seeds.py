@@ -23,6 +23,7 @@ from fastcore.foundation import L
 from ..core.checks import brief,listed,nearest,one_of,signature,whole
 from ..data.generators import keep_random
 from ..loop.fitting import check_idle
+from ..loop.interrupt import HeldInInference
 from ..loop.learner import Learner
 from ..record.history import History,Row,is_loss,missing,no_results
 from ..record.progress import ProgressCallback
@@ -289,6 +290,7 @@ def seeds(self:Learner,
     with keep_random():
         from tqdm import tqdm
         for seed in tqdm(numbers, desc='seeds', leave=False, disable=not shown):
-            runs.append(plan.run(seed))
+            try: runs.append(plan.run(seed))
+            except KeyboardInterrupt as e: e.args = HeldInInference.at_end,; raise # the copy could resume, but is gone
             if len(runs)==2: Proof.of(varied, runs).check(vary)
     return SeedRuns(runs, Proof.of(varied, runs))

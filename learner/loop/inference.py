@@ -147,7 +147,7 @@ class RestoreMixin(Loop):
                 with body(): yield
             except BaseException as e:
                 if not in_run: self.results = results; release_frames(e)
-                if isinstance(e, KeyboardInterrupt) and not in_run and not e.args:
+                if isinstance(e, KeyboardInterrupt) and not in_run: # also where a fit within it could resume
                     e.args = "Stopped. Everything is as it was before.",
                 raise
             finally:
