@@ -25,6 +25,26 @@ class CtrlC(Callback):
 
 def weights(learn): return {k:v.tolist() for k,v in learn.model.state_dict().items()}
 
+# Where nothing can be resumed, because everything is put back
+runs = dict(smoke=lambda learn, cb: learn.smoke(5, cbs=cb), profile=lambda learn, cb: learn.profile(5, cbs=cb),
+    trace=lambda learn, cb: learn.trace(cbs=cb), seeds=lambda learn, cb: learn.seeds(2, 1, 'order', cbs=cb))
+@pytest.mark.parametrize('name', runs)
+def test_a_run_that_is_put_back_names_no_way_to_resume(name):
+    learn = synth_learner(6).fit(1)
+    before = weights(learn)
+    with pytest.raises(KeyboardInterrupt) as e: runs[name](learn, CtrlC('after_step'))
+    assert str(e.value)=='Stopped. Everything is as it was before.' and weights(learn)==before and learn.at is None
+
+def test_what_resume_lacks_is_said(tmp_path):
+    learn = synth_learner(4, path=tmp_path)
+    with pytest.raises(RuntimeError, match=r'no fit of this Learner has begun\. Write `fit\(…\)`$'): learn.resume()
+    learn.fit(1, cbs=Checkpoint(every=1))
+    with pytest.raises(RuntimeError, match=r'the last fit has ended.* Write `fit\(…\)`$'): learn.resume()
+    new = synth_learner(4, path=tmp_path, cbs=Checkpoint(every=1)) # in another process
+    with pytest.raises(RuntimeError, match=r'`fit\(…, resume=True\)` continues from the newest file of `checkpoint`$'):
+        new.resume()
+    assert weights(new.fit(2, resume=True))==weights(synth_learner(4).fit(2))
+
 # Together with another stop, and with an error
 def test_with_a_stop_that_waits_too_the_fit_can_be_resumed_where_it_was():
     def both(learn):

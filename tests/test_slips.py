@@ -358,6 +358,16 @@ def test_another_optimizer_is_asked_for(name, v):
     assert learn.fit(1, reset_opt=True).opt_as_made.args[name] is v
     copy.deepcopy(learn).fit(1)
 
+def test_an_optimizer_that_is_assigned_after_the_change_is_used():
+    learn = mk().fit(1)
+    learn.opt_func = torch.optim.Adam
+    learn.opt = torch.optim.SGD(learn.model.parameters(), learn.lr)
+    assert type(learn.fit(1).opt) is torch.optim.SGD
+    learn.opt = torch.optim.SGD(learn.model.parameters(), learn.lr)
+    learn.opt_func = torch.optim.AdamW
+    for o in learn,copy.deepcopy(learn):
+        with pytest.raises(ValueError, match='`learn.opt_func` changed after the optimizer was made'): o.fit(1)
+
 @pytest.mark.parametrize('name,right', [('callbacks', 'cbs'), ('loss_fn', 'loss_func'), ('opt_fun', 'opt_func'),
     ('metric', 'metrics'), ('n_epochs', 'n_epoch'), ('optimizer', 'opt')])
 def test_an_attribute_that_nothing_reads_is_told(name, right, recwarn):

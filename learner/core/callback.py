@@ -42,6 +42,7 @@ class Flags:
     only_fit = False        # not in `validate`, `get_preds` and `lr_find`
     first_at = ()           # events at which it comes before all callbacks that do not name them here
     from_start = False      # it needs its `before_fit`: not to be added to a running fit
+    resumes_files = False   # it writes files that `fit(…, resume=True)` continues from
     only_one = False        # a new instance replaces the one that is attached
     watches = False         # only watches: the run is the same without it
     writes = False          # writes files, or to a service: not in a trial run

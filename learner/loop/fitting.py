@@ -40,7 +40,8 @@ from .route import StopForNow,running
 class Made:
     "The optimizer as it was made, or the last fit has left it: to tell what was assigned, or written into it, since"
     opt:Any=None                           # The optimizer
-    args:dict=field(default_factory=dict)  # What it was made with, by name
+    seen:Any=None                          # The optimizer that was made or assigned last
+    args:dict=field(default_factory=dict)  # What that was made with, or there was when it was assigned, by name
     rates:dict=field(default_factory=dict) # Its learning rates and weight decay, as far as known
     own_lr:Any=None                        # The very object in `learn.lr` that it brought along, where none was given
 
@@ -91,15 +92,17 @@ class OptimizerMixin(FreezeMixin, InferenceMixin):
         if no_lr:
             lrs = get_hyper(self.opt, 'lr')
             self.lr = lrs[0] if len({*lrs})==1 else lrs
-        args = {k:getattr(self, k) for k in ('opt_func','splitter','wd_bn_bias')}
-        self.note_made(args=args, own_lr=self.lr if no_lr else self.opt_as_made.own_lr)
+        self.note_made(args=self._opt_args(), own_lr=self.lr if no_lr else self.opt_as_made.own_lr)
         self.note_opt()
         if self.mode=='fit': take_over_rates(self, old)
         return self.opt
 
+    def _opt_args(self): return {k:getattr(self, k) for k in ('opt_func','splitter','wd_bn_bias')}
+
     def _note_how_it_steps(self):
-        "Note also, in a fit, what an optimizer that was made or assigned has come with"
+        "Note also what an optimizer that was made or assigned belongs to; and in a fit, what it has come with"
         super()._note_how_it_steps()
+        if self.opt is not self.opt_as_made.seen: self.note_made(seen=self.opt, args=self._opt_args())
         if self.came_with is not None and self.opt is not None: self.came_with.note(self.opt)
 
     def note_opt(self):
@@ -396,6 +399,15 @@ def _check_resume(name, v):
     if v is None or isinstance(v, bool) or (isinstance(v, (str,os.PathLike)) and str(v)): return
     raise TypeError(f"`{name}` is True, 'auto', or the file of a checkpoint, but got {brief(v)}")
 
+def nothing_to_resume(learn) -> str:
+    "Why `resume` has no fit to continue, and what to write instead"
+    why = "no fit of this Learner has begun"
+    if learn.lineage: why = ("the last fit has ended, was cancelled, or was stopped before its first batch was drawn. "
+        "One that `learn.stop_soon()` ends can be resumed")
+    files = [o.name for o in learn.cbs if o.resumes_files]
+    how = f"`fit(…, resume=True)` continues from the newest file of `{files[0]}`" if files else "Write `fit(…)`"
+    return f"There is nothing to resume: {why}. {how}"
+
 class FitMixin(StopMixin):
     "Fits and resumes"
     @checked(resume=_check_resume, procs='>=1',
@@ -439,9 +451,7 @@ class FitMixin(StopMixin):
         check_idle(self, 'resume')
         stopped = self.route.stopped
         if stopped is None:
-            raise RuntimeError("There is nothing to resume: no fit was stopped after its first batch was drawn, "
-                "or another one has begun since. A fit that was cancelled is over; one that "
-                "`learn.stop_soon()` ends can be resumed. Write `fit(…)`")
+            raise RuntimeError(nothing_to_resume(self))
         cbs = stopped.cbs if cbs is None else cbs
         if procs is not None: return self.fit_in_processes(procs, cbs, 'resume', lr=lr, wd=wd)
         with HeldInterrupt(self) as held, self.added_cbs(cbs):

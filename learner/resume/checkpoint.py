@@ -139,7 +139,7 @@ def _note_file(e, by_signal, file, at, learn):
 # %% ../../nbs/resume/06_checkpoint.ipynb #Checkpoint
 class Checkpoint(Callback):
     "Save the whole run at intervals and whenever it is interrupted, so that `fit(…, resume=True)` resumes it exactly"
-    order,only_fit,run_valid,writes,from_start = 1000,True,False,True,True
+    order,only_fit,run_valid,writes,from_start,resumes_files = 1000,True,False,True,True,True
     begun,fit_files = False,None # a fit can be cancelled before `before_fit` comes to this callback
     @checked(every=..., unit=..., keep=..., best=..., monitor=..., folder=Path)
     def __init__(self,
