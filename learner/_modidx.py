@@ -4332,6 +4332,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                          'learner.model.optimizer._reduced': ( 'model/optimizer.html#_reduced',
                                                                                'learner/model/optimizer.py'),
                                          'learner.model.optimizer._shrink': ('model/optimizer.html#_shrink', 'learner/model/optimizer.py'),
+                                         'learner.model.optimizer._spare_where_decayed': ( 'model/optimizer.html#_spare_where_decayed',
+                                                                                           'learner/model/optimizer.py'),
                                          'learner.model.optimizer._steps': ('model/optimizer.html#_steps', 'learner/model/optimizer.py'),
                                          'learner.model.optimizer._unseen': ('model/optimizer.html#_unseen', 'learner/model/optimizer.py'),
                                          'learner.model.optimizer._with_hooks': ( 'model/optimizer.html#_with_hooks',

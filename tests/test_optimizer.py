@@ -179,6 +179,50 @@ def test_of_several_optimizers_only_those_whose_parameters_are_spared_need_weigh
     with pytest.raises(ValueError, match='no hyper-parameter `wd`'): spare(opt, [a.weight, b.bias])
     assert [len(g['params']) for g in opt.param_groups]==[1, 1, 2]
 
+class Words(nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.emb,self.norm,self.head = nn.Embedding(5, 4, sparse=True),nn.LayerNorm(4),nn.Linear(4, 5)
+    def forward(self, x): return self.head(self.norm(self.emb(x)))
+
+words = [(torch.tensor([0,1,2]), torch.tensor([1,2,3])), (torch.tensor([2,3,4]), torch.tensor([3,4,0]))]
+def some_decay(groups, wd=.5):
+    return OptimList(torch.optim.SparseAdam(groups[:1]), torch.optim.AdamW(groups[1:], weight_decay=wd))
+def read_words(opt_func=some_decay, **kwargs):
+    return Learner(DataLoaders(words, device='cpu'), Words(), F.cross_entropy, opt_func=opt_func, lr=.01,
+        splitter=lambda m: [[*m.emb.parameters()], [*m.norm.parameters(), *m.head.parameters()]],
+        **kwargs).remove_cb(ProgressCallback)
+
+@pytest.mark.parametrize('wd_bn_bias', [False, True])
+def test_norms_and_biases_are_spared_also_beside_an_optimizer_without_weight_decay(wd_bn_bias):
+    model = Words()
+    spared = dict(params=[*model.norm.parameters(), model.head.bias], weight_decay=.5*wd_bn_bias)
+    opts = [torch.optim.SparseAdam([model.emb.weight], lr=.01),
+        torch.optim.AdamW([dict(params=[model.head.weight], weight_decay=.5), spared], lr=.01)]
+    for x,y in words*2:
+        F.cross_entropy(model(x), y).backward()
+        for o in opts: o.step(); o.zero_grad()
+    assert close(weights(read_words(wd_bn_bias=wd_bn_bias).fit(2).model), weights(model))
+
+def test_a_fit_of_several_of_which_some_decay_resumes_exactly():
+    whole,cut = read_words().fit(2),read_words()
+    cut.fit(2, cbs=on(event.after_batch)(lambda learn: learn.stop_soon() if learn.train_iter==3 else None))
+    assert not same(weights(cut.model), weights(whole.model))
+    assert same(weights(cut.resume(cbs=[]).model), weights(whole.model))
+
+def test_a_hyper_parameter_that_only_some_of_several_have_is_told_where():
+    told = r'`OptimList` has no hyper-parameter `wd`, but .*Only `opts\[1\]` of it has one: set it there, in `opt_func`'
+    with pytest.raises(ValueError, match=told): read_words(wd=.5).fit(1)
+    learn = read_words(lambda gs: OptimList(torch.optim.SparseAdam(gs[:1]), torch.optim.Adagrad(gs[1:])))
+    learn.create_opt()
+    for k,of in dict(mom=0, wd=1).items():
+        told = rf'`{k}`, but `lr`, `eps`. Only `opts\[{of}\]` of it'
+        with pytest.raises(ValueError, match=told): get_hyper(learn.opt, k)
+    before = [[*map(id, g['params'])] for g in learn.opt.param_groups]
+    with pytest.raises(ValueError, match=r'`opts\[1\]`'): learn.set_hyper('wd', .1)
+    assert before==[[*map(id, g['params'])] for g in learn.opt.param_groups]
+
 def test_what_set_hyper_writes_is_what_the_step_uses():
     learn = mk(partial(torch.optim.SGD, lr=.1), cbs=Callback(before_step=lambda self: self.learn.set_hyper('lr', 0)))
     before = weights(learn.model)

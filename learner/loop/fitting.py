@@ -148,8 +148,8 @@ class HyperMixin(OptimizerMixin):
     def spare_norms(self):
         "Take norms and biases out of weight decay, unless `wd_bn_bias`; also of an optimizer that was given ready"
         if self.wd_bn_bias: return
-        unsplit = is_ready(self.opt_func) and not is_split(self.opt.param_groups)
-        decays = unsplit and any(get_hyper(self.opt, 'wd'))
+        wds = get_hyper(self.opt, 'wd') # or there is none, before groups are split
+        decays = any(wds) and is_ready(self.opt_func) and not is_split(self.opt.param_groups)
         spare(self.opt, norm_bias_params(self.model))
         if decays and is_split(self.opt.param_groups): warn("The optimizer in `opt_func` decays all parameters. Where "
             "a `wd` is set, norms and biases are spared from then on: `Learner(…, wd_bn_bias=True)` lets them decay")

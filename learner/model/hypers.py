@@ -156,7 +156,10 @@ def _places_in(opt, name):
     except (TypeError, AttributeError): _check_opt(opt) # a list can be no key
     names = hypers(opt)
     ours = [o for o in _called_here(name) if o in names]
-    near = f" Here that is {listed(ours)}." if ours else nearest(name, names)
+    some = [f'opts[{i}]' for i,o in enumerate(parts_of(opt)) if name in hypers(o)]
+    if ours: near = f" Here that is {listed(ours)}."
+    elif some: near = f" Only {listed(some)} of it {'has' if len(some)==1 else 'have'} one: set it there, in `opt_func`"
+    else: near = nearest(name, names)
     raise ValueError(f"`{short_name(opt)}` has no hyper-parameter `{name}`, but {listed(names)}.{near}")
 
 def get_hyper(

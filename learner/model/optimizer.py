@@ -20,6 +20,19 @@ from ..core.events import CancelException
 from ..data.batches import map_tensors,tensors_in
 from .hypers import get_hyper,hypers,parts_of,set_in_group,spare,values_for,with_held
 
+# %% ../../nbs/model/03_optimizer.ipynb #params_of
+def params_of(opt) -> list:
+    "The parameters that `opt` trains, group by group"
+    return [p for g in opt.param_groups for p in g['params']]
+
+# %% ../../nbs/model/03_optimizer.ipynb #spare_where_decayed
+def _spare_where_decayed(opt, no_decay):
+    "Take `no_decay` out of weight decay, if there is any. Of several optimizers, some may know none"
+    decaying = [o for o in parts_of(opt) if 'wd' in hypers(o)]
+    if not any(v for o in decaying for v in get_hyper(o, 'wd')): return
+    known = {id(p) for o in decaying for p in params_of(o)}
+    spare(opt, [p for p in no_decay if id(p) in known])
+
 # %% ../../nbs/model/03_optimizer.ipynb #make_opt
 def make_opt(
     opt_func, # `opt_func(groups)` returns a `torch.optim.Optimizer`; a group is a dict of `params`, `group` and `lr`
@@ -44,7 +57,7 @@ def make_opt(
         raise
     if not isinstance(opt, torch.optim.Optimizer):
         raise TypeError(f"`{short_name(opt_func)}` must return a `torch.optim.Optimizer`, but returned {brief(opt)}")
-    if 'wd' in hypers(opt) and any(get_hyper(opt, 'wd')): spare(opt, no_decay)
+    _spare_where_decayed(opt, no_decay)
     return opt
 
 # %% ../../nbs/model/03_optimizer.ipynb #decoupled
@@ -215,11 +228,6 @@ def requires_closure(opt) -> bool:
     if getattr(opt, 'needs_closure', False): return True
     closure = signature(type(opt).step).parameters.get('closure')
     return closure is not None and closure.default is Parameter.empty
-
-# %% ../../nbs/model/03_optimizer.ipynb #params_of
-def params_of(opt) -> list:
-    "The parameters that `opt` trains, group by group"
-    return [p for g in opt.param_groups for p in g['params']]
 
 # %% ../../nbs/model/03_optimizer.ipynb #own_attrs
 @cache
