@@ -6882,6 +6882,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                          'learner/technique/micro_batch.py'),
                                                'learner.technique.micro_batch._no_memory': ( 'technique/micro_batch.html#_no_memory',
                                                                                              'learner/technique/micro_batch.py'),
+                                               'learner.technique.micro_batch._refuse_carried_state': ( 'technique/micro_batch.html#_refuse_carried_state',
+                                                                                                        'learner/technique/micro_batch.py'),
                                                'learner.technique.micro_batch.terms_shown': ( 'technique/micro_batch.html#terms_shown',
                                                                                               'learner/technique/micro_batch.py'),
                                                'learner.technique.micro_batch.weighted': ( 'technique/micro_batch.html#weighted',

@@ -5,12 +5,37 @@ import numpy as np, pytest, torch
 from hypothesis import given,strategies as st
 from torch import nn
 from torch.nn import functional as F
+from torch.nn.utils.rnn import pack_padded_sequence
 from learner.all import *
-from small_fits import net,X,Y,T,cut,sgd,mk,weights,same,gap,tokens,token_loss,counted,Room
+from small_fits import net,X,Y,T,cut,sgd,mk,weights,same,gap,tokens,token_loss,counted,Recurrent,Room,sequences
 
 def test_one_micro_batch_at_a_time():
     with pytest.raises(ValueError, match='`micro_batch_2` and `micro_batch` would both cut the batch: use one of them'):
         mk(MicroBatch(4), MicroBatch(8)).fit(1)
+
+def test_no_micro_batches_of_a_model_that_carries_a_state():
+    def learn(*cbs):
+        return mk(RNNCallback, MicroBatch(2), *cbs, data=sequences(), model=Recurrent(), loss_func=F.mse_loss)
+    cut = learn(ModelResetter)
+    before = weights(cut.model)
+    with pytest.raises(ValueError, match='`model_resetter` is for models that carry a state from batch to batch, and '
+            '`micro_batch` would hand that of some samples to others'): cut.fit(1)
+    assert same(weights(cut.model), before)
+    cut.remove_cb(MicroBatch).fit(1)
+    assert not same(weights(cut.model), before)
+
+def test_packed_sequences_are_cut_by_their_lengths():
+    class Packs(nn.Module):
+        def __init__(self): super().__init__(); torch.manual_seed(0); self.rnn = nn.GRU(3, 2, batch_first=True)
+        def forward(self, x, lens=None):
+            packed = x if lens is None else pack_padded_sequence(x, lens, batch_first=True, enforce_sorted=False)
+            return self.rnn(packed)[1][0]
+    x,lens = tokens(n=8)[0],torch.tensor([5,1,3,2,4,4,2,1])
+    packed = pack_padded_sequence(x, lens, batch_first=True, enforce_sorted=False)
+    def fit(b, *cbs): return weights(mk(*cbs, data=[b], model=Packs()).fit(1).model)
+    told = r'A `PackedSequence` cannot be cut into samples: let batches be `\(x, lens, y\)`'
+    with pytest.raises(ValueError, match=told): fit((packed, Y[:8]), MicroBatch(3))
+    assert gap(fit((x, lens, Y[:8]), MicroBatch(3)), fit((packed, Y[:8])))<1e-6
 
 # Micro-batches
 def micro(n, *cbs, bs=30, y=Y, count=None, **kwargs):

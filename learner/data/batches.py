@@ -17,6 +17,7 @@ from inspect import isfunction
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import PackedSequence
 from ..core.checks import signature
 from ..values.functions import cached_weakly
 
@@ -182,6 +183,8 @@ def rows_cut(o, rows, bs, otherwise=refused):
         if not o.ndim or len(o)==1: return o # for all samples
         return o[rows] if len(o)==bs else otherwise(o, rows, bs)
     if lists_samples(o, bs): return o[rows]
+    if isinstance(o, PackedSequence): raise ValueError("A `PackedSequence` cannot be cut into samples: let batches be "
+        "`(x, lens, y)`, with padded sequences and their lengths, and pack them in `forward`")
     if is_opaque(o, bs): raise ValueError(f"A `{type(o).__name__}` cannot be cut into samples: "
         "put tensors or arrays in its place, or a tuple, dict or dataclass of them")
     return map_batch(o, lambda p: rows_cut(p, rows, bs, otherwise))

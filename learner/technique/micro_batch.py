@@ -182,12 +182,20 @@ class _Start:
         for m,k,b,old in self.buffers: setattr(m, k, b.copy_(old))
         set_random_state(self.random, parts=self.parts)
 
+def _refuse_carried_state(cb):
+    "Refuse `cb` where a callback such as `ModelResetter` says that the model carries a state from batch to batch"
+    o = next((o for o in cb.learn.cbs if o.run and getattr(o, 'resets_model', False)), None)
+    if o: raise ValueError(f"`{o.name}` is for models that carry a state from batch to batch, and `{cb.name}` would "
+        "hand that of some samples to others, from piece to piece: use one of them. To save memory, let the loader "
+        "give fewer or shorter sequences")
+
 class MicroBatch(Callback):
     """Run training batches in pieces of at most `bs` samples, which takes less memory and gives the same step.
 
     `after_pred` and `after_loss` are announced for each piece, all other events for the batch; `pred` is then detached.
     Only layers that mix samples notice: a batch norm sees one piece at a time, and dropout draws for each. A recurrent
-    model that carries its state from batch to batch would hand it from piece to piece, that is, to other samples.
+    model that carries its state from batch to batch would hand it from piece to piece, that is, to other samples:
+    `ModelResetter` is refused.
     A loss that compares samples is noticed in the first batch, with a warning.
     With `'auto'`, a batch that runs out of memory is run again in halves, and a copy of the model's buffers is kept"""
     _stateattrs,from_start = ('fits',),True
@@ -205,6 +213,7 @@ class MicroBatch(Callback):
 
     def before_fit(self):
         no_closure(self); refuse_second(self, MicroBatch, 'cut the batch'); warn_inexact_parts(self)
+        _refuse_carried_state(self)
         self.compared = self.count is not None # the loss of the first batch with that of its pieces
     def before_train(self):
         if self.learn.forward_with is not None: raise ValueError("`MicroBatch` runs the forward pass in pieces, but "
