@@ -4266,6 +4266,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                     'learner/model/mapping.py'),
                                        'learner.model.mapping._Instead.__init__': ( 'model/mapping.html#_instead.__init__',
                                                                                     'learner/model/mapping.py'),
+                                       'learner.model.mapping._check_targets': ( 'model/mapping.html#_check_targets',
+                                                                                 'learner/model/mapping.py'),
                                        'learner.model.mapping._lacks': ('model/mapping.html#_lacks', 'learner/model/mapping.py'),
                                        'learner.model.mapping._misfit': ('model/mapping.html#_misfit', 'learner/model/mapping.py'),
                                        'learner.model.mapping._params': ('model/mapping.html#_params', 'learner/model/mapping.py'),

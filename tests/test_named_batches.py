@@ -352,7 +352,7 @@ x,y = torch.randn(8, 4, generator=g),torch.randint(0, 2, (8,), generator=g)
         r"`Pixels.forward` needs `pixels`, but the batch has `image`, `labels`. If that is `image`, write "
         r"`cbs=MapBatch\(dict\(image='pixels'\)\)`"),
     (Pixels, dict(pixels=x, idx=y, labels=y), dict(loss_func=F.cross_entropy),
-        "takes `pixels`, but the batch also has `idx`. To leave out what is not taken, write `cbs=MatchArgs`"),
+        "takes `pixels`, but the batch also has `idx`. To leave out what is not taken, write `cbs=MatchArgs`\n"),
     (Pixels, dict(pixels=x, answer=y), dict(loss_func=F.cross_entropy),
         r"also has `answer`.*for a target, `cbs=MapBatch\(dict\(answer='labels'\)\)`"),
     (WithMask, dict(pixels=x, attention_mask=x, labels=y), dict(loss_func=F.cross_entropy),
@@ -376,6 +376,29 @@ def test_the_error_says_what_to_write(model, batch, kwargs, match):
     w = learn.model.lin.weight.clone()
     with pytest.raises((TypeError, ValueError), match=match): learn.fit(1)
     assert torch.equal(w, learn.model.lin.weight) and learn.mode is None
+
+class Coordinates(Pixels):
+    def forward(self, x, y): return self.lin(x*y)
+
+def pair_loss(pred, label, y): return F.cross_entropy(pred, label)+F.cross_entropy(pred, y)
+def weights_after(model, batch, loss_func=F.cross_entropy, split=None, **kwargs):
+    torch.manual_seed(0)
+    learn = Learner(DataLoaders([batch], device='cpu', split=split), model(), loss_func, **kwargs)
+    return learn.remove_cb(ProgressCallback).fit(1).model.lin.weight
+
+def test_no_field_called_like_a_target_is_lost():
+    batch = dict(pixels=x, y=y, label=1-y)
+    told = ("`label`, `y` are all called like targets: the loss gets `label`, and `y` would be lost. "
+        r".*`DataLoaders\(…, split=lambda b: \(b, \(b\['label'\], b\['y'\]\)\)\)`.*`cbs=MatchArgs`")
+    for model in (Pixels, Own):
+        with pytest.raises(TypeError, match=told): weights_after(model, batch)
+    one = weights_after(Pixels, dict(pixels=x, label=1-y))
+    assert torch.equal(weights_after(Pixels, batch, cbs=MatchArgs), one)
+    both = weights_after(Pixels, batch, pair_loss, split=lambda b: (b, (b['label'], b['y'])))
+    by_hand = weights_after(Pixels, (x, 1-y, y), pair_loss, split=lambda b: (b[:1], b[1:]))
+    assert torch.equal(both, by_hand) and not torch.equal(both, one)
+    inputs = weights_after(Coordinates, dict(x=x, y=x, label=y))
+    assert torch.equal(inputs, weights_after(Pixels, dict(pixels=x*x, label=y)))
 
 @pytest.mark.parametrize('model,batch,kwargs', [
     (Pixels, dict(image=x, labels=y), dict(loss_func=F.cross_entropy, cbs=MapBatch(dict(image='pixels')))),

@@ -84,22 +84,37 @@ def _lacks(ps, fields):
     required = [p for p in ps if p.default is Parameter.empty and p.kind is not p.VAR_POSITIONAL]
     return [p.name for p in required if p.name not in fields]
 
-def fields_for(model, fields):
-    "Those of `fields` that `model` is called with: all, but for targets that its `forward` does not take"
+def _check_targets(left_out, fields, yb):
+    "Refuse a field that is called like a target, where neither the model nor the loss gets it"
+    targets = [k for k in target_names if k in fields]
+    lost = [k for k in left_out if k!=targets[0]]
+    if not lost or len(yb)>=len(targets): return
+    both = ', '.join(f"b['{k}']" for k in targets)
+    raise TypeError(f"{listed(targets)} are all called like targets: the loss gets `{targets[0]}`, and {listed(lost)} "
+        f"would be lost. For all of them, write `DataLoaders(…, split=lambda b: (b, ({both})))`; "
+        "to leave out what is not taken, `cbs=MatchArgs`")
+
+def fields_for(model, fields, yb=None):
+    """Those of `fields` that `model` is called with: all, but for targets that its `forward` does not take. With `yb`,
+    the targets for the loss, these must not be more than it gets"""
     ps = _params(model)
     if any(p.kind is p.VAR_KEYWORD for p in ps): return fields
     names = [p.name for p in ps]
     lacks,extra = _lacks(ps, fields),[k for k in fields if k not in names]
     if not lacks and not extra: return fields
     wrong = [k for k in extra if k not in target_names]
-    if not lacks and not wrong: return {k:fields[k] for k in fields if k in names}
+    if not lacks and not wrong:
+        if yb is not None: _check_targets(extra, fields, yb)
+        return {k:fields[k] for k in fields if k in names}
     raise TypeError(_misfit(f"`{type(unwrapped(model)).__name__}.forward`", names, lacks, wrong, fields))
 
 def _misfit(f, names, lacks, wrong, fields):
     "What is wrong with `fields`, and what to write"
-    if not lacks: return (f"{f} takes {listed(names)}, but the batch also has {listed(wrong)}. "
-        "To leave out what is not taken, write `cbs=MatchArgs`; "
-        f"for a target, `cbs=MapBatch(dict({wrong[-1]}='labels'))`")
+    if not lacks:
+        targ = "" if any(k in fields for k in target_names) else (
+            f"; for a target, `cbs=MapBatch(dict({wrong[-1]}='labels'))`")
+        return (f"{f} takes {listed(names)}, but the batch also has {listed(wrong)}. "
+            f"To leave out what is not taken, write `cbs=MatchArgs`{targ}")
     res = f"{f} needs {listed(lacks)}, but the batch has {listed(fields)}."
     if len(lacks)==len(wrong)==1:
         return f"{res} If that is `{wrong[0]}`, write `cbs=MapBatch(dict({wrong[0]}='{lacks[0]}'))`"
@@ -118,9 +133,9 @@ def as_mapping(xb):
     raise TypeError(f"`xb` is a tuple of inputs, or a mapping, but is a {type(xb).__name__} now: "
         "a callback that changes the only input writes `self.learn.x = …`")
 
-def outputs(model, xb):
-    "What `model` returns for the inputs `xb`: a tuple of them, or a mapping"
-    return model(*xb) if isinstance(xb, positional) else model(**fields_for(model, as_mapping(xb)))
+def outputs(model, xb, yb=None):
+    "What `model` returns for the inputs `xb`: a tuple of them, or a mapping. `yb`: as for `fields_for`"
+    return model(*xb) if isinstance(xb, positional) else model(**fields_for(model, as_mapping(xb), yb))
 
 # %% ../../nbs/model/07_mapping.ipynb #MatchArgs
 class MatchArgs(Callback):
