@@ -6275,6 +6275,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                                       'learner/schedule/schedulers.py'),
                                              'learner.schedule.schedulers.TorchScheduler._check_direction': ( 'schedule/schedulers.html#torchscheduler._check_direction',
                                                                                                               'learner/schedule/schedulers.py'),
+                                             'learner.schedule.schedulers.TorchScheduler._check_unit': ( 'schedule/schedulers.html#torchscheduler._check_unit',
+                                                                                                         'learner/schedule/schedulers.py'),
                                              'learner.schedule.schedulers.TorchScheduler._follow': ( 'schedule/schedulers.html#torchscheduler._follow',
                                                                                                      'learner/schedule/schedulers.py'),
                                              'learner.schedule.schedulers.TorchScheduler._made_again': ( 'schedule/schedulers.html#torchscheduler._made_again',

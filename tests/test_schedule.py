@@ -581,6 +581,24 @@ def test_a_torch_scheduler_begins_anew_with_each_fit(name):
         _,lrs = by_hand(Net(), by_epoch[name], 'epoch', lr=lr)
         assert learn.fit(4, lr=lr, cbs=TorchScheduler(by_epoch[name])).recorder.lrs==pytest.approx(lrs)
 
+def by_batches(name, n):
+    return partial(sched.OneCycleLR, max_lr=.1, total_steps=n) if name=='total_steps' else partial(
+        sched.CosineAnnealingLR, T_max=n)
+
+@pytest.mark.parametrize('how', [dict(n_epoch=3), dict(n_iter=21), dict(n_epoch=9, n_iter=21)], ids=str)
+@pytest.mark.parametrize('name', ['total_steps','T_max'])
+def test_a_scheduler_that_counts_batches_and_steps_by_epoch_is_told(name, how):
+    told = (f"`torch_scheduler` steps after each epoch, but its .* has `{name}=21`, which is the number of batches of "
+        r"the fit: write `TorchScheduler\(…, unit='iter'\)`")
+    with pytest.warns(UserWarning, match=told):
+        mk(opt_func=torch_sgd, lr=.1).fit(**how, cbs=TorchScheduler(by_batches(name, 21)))
+
+@pytest.mark.parametrize('name', ['total_steps','T_max'])
+def test_schedulers_that_count_something_else_are_not_warned_of(name, recwarn):
+    for n,steps,unit in ((7, 22, 'epoch'), (7, 3, 'epoch'), (7, 21, 'iter'), (1, 3, 'epoch')):
+        mk(n, opt_func=torch_sgd, lr=.1).fit(3, cbs=TorchScheduler(by_batches(name, steps), unit))
+    assert not [o for o in recwarn if 'batches of the fit' in str(o.message)]
+
 def test_one_torch_scheduler_serves_several_fits():
     learn = mk(opt_func=torch_sgd, lr=.1, cbs=TorchScheduler(by_epoch['StepLR']))
     assert learn.fit(4).recorder.lrs==learn.fit(4).recorder.lrs==pytest.approx([.1]*14+[.05]*14)

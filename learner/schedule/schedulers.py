@@ -10,6 +10,7 @@ __all__ = ['highest', 'HyperScheduler', 'ParamScheduler', 'Warmup', 'TorchSchedu
 
 # %% ../../nbs/schedule/02_schedulers.ipynb #imports
 from itertools import takewhile
+from math import inf
 from torch.optim.lr_scheduler import LRScheduler,ReduceLROnPlateau
 from fastcore.basics import patch
 from fastcore.foundation import L
@@ -237,6 +238,7 @@ class TorchScheduler(HyperScheduler):
         begins = learn.start_epoch and not learn.resuming and not self.on_plateau and self.sched.last_epoch<1
         if begins: warn(f"`{self.name}` begins anew: schedulers of torch do not know the {learn.start_epoch} epochs "
             "that count as done by `start_epoch`. `ParamScheduler` does")
+        if self.unit=='epoch': self._check_unit()
         if self.on_plateau:
             if self.unit!='epoch': raise ValueError(
                 "`ReduceLROnPlateau` monitors the results of an epoch: give `unit='epoch'`")
@@ -244,6 +246,14 @@ class TorchScheduler(HyperScheduler):
             check_recorded(find_recorder(self), self.watched)
             self._check_direction()
         super().before_fit()
+    def _check_unit(self):
+        "Warn of a scheduler that ends after as many steps as the fit has batches, but steps after each epoch"
+        learn,ends = self.learn,('total_steps','T_max')
+        n_batches = min(learn.n_train_iter or inf, learn.n_train*learn.n_epoch if learn.n_train else inf)
+        k = next((k for k in ends if getattr(self.sched, k, None)==n_batches), None)
+        if k and learn.n_train!=1 and n_batches>1: warn(f"`{self.name}` steps after each epoch, but its "
+            f"`{type(self.sched).__name__}` has `{k}={n_batches}`, which is the number of batches of the fit: "
+            "write `TorchScheduler(…, unit='iter')`")
     def _check_direction(self):
         higher,k = declared_direction(self.learn, self.watched),self.watched
         if higher is not None and self.sched.mode!=(mode := 'max' if higher else 'min'): warn(
