@@ -80,7 +80,7 @@ mistakes = {
     'result':             (lambda l: l.validate()['mea'], KeyError,
         "No `mea` here, but `valid_loss`, `mae`.*Did you mean `mae`"),
     'result attribute':   (lambda l: l.validate().valid_lss, AttributeError,
-        "No `valid_lss` here.*Did you mean `valid_loss`"),
+        "No `valid_lss` here, but `valid_loss`, `mae`.*Did you mean `valid_loss`"),
     'shapes':             (lambda l: l.validate(dl=[(torch.zeros(2,1), torch.zeros(3,1))]), (ValueError, RuntimeError),
         "size|shape"),
 }

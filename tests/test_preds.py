@@ -358,8 +358,8 @@ def test_ragged_predictions(dl):
         def forward(self, x): return self.lin(x).repeat(1, 1+int(x[0,0]==X[5,0]))
     learn = mk(model=Ragged(), loss_func=lambda p,t: p.mean())
     dl = DataLoader(ds, 5) if dl=='loader' else [(X[i:i+5], Y[i:i+5]) for i in range(0, N, 5)]
-    with pytest.raises(ValueError, match='Predictions cannot be put together.*`concat_dim=None`'):
-        learn.get_preds(dl=dl)
+    advice = 'Predictions cannot be put together.*all be padded to one width, in the `collate_fn`.*`concat_dim=None`'
+    with pytest.raises(ValueError, match=advice): learn.get_preds(dl=dl)
     preds,targs = learn.get_preds(dl=dl, concat_dim=None)
     assert [tuple(o.shape) for o in preds]==[(5,3),(5,6),(5,3),(5,3),(3,3)] and len(targs)==5
     assert learn.mode is None and learn.fit(1).train_iter==2

@@ -128,6 +128,8 @@ def _of_inputs(learn, e):
     least,most = sum(p.default is Parameter.empty for p in ps),len(ps)
     if not any(p.kind is p.VAR_POSITIONAL for p in ps) and not least<=len(xb)<=most:
         wanted = least if len(xb)<least else most
+        if len(xb)==1 and type(xb[0]) in (tuple,list) and least<=len(xb[0])<=most: return (
+            f"It takes {wanted}, and got a tuple of {len(xb[0])}: write `cbs=MapBatch(lambda b: (*b[0], *b[1:]))`")
         has = f"It takes {wanted}, and a batch has {len(b)} part{'s'*(len(b)>1)}"
         if learn.mode=='predict' and len(xb)==len(b): return has # the item of `predict` has inputs alone
         return f"{has}: write `DataLoaders(…, n_inp={wanted})`" if 0<wanted<len(b) else has

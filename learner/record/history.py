@@ -39,8 +39,9 @@ class Row(tuple):
         except ValueError: raise KeyError(f"No `{k}` here, but {listed(self.names)}.{nearest(k, self.names)}") from None
     def __getattr__(self, k):
         if k in vars(self).get('names', ()): return self[k]
-        near = f" {own_column}" if hasattr(list, k) else nearest(k, vars(self).get('names', ()))
-        raise AttributeError(f"No `{k}` here.{near}", name=k, obj=self)
+        names = vars(self).get('names', ())
+        near = f" {own_column}" if hasattr(list, k) else nearest(k, names)
+        raise AttributeError(f"No `{k}` here, but {listed(names)}.{near}", name=k, obj=self)
     def __dir__(self): return [*super().__dir__(), *self.names]
     def keys(self): return self.names
     def get(self, k): return self[k] if k in self.names else missing

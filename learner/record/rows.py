@@ -74,7 +74,8 @@ class _Filled:
         n,size = len(o.shape) and o.shape[0],o.shape[1:]
         if size!=self.size or not o.shape:
             if o.shape==self.size: return self.add(o[None]) # of one sample, from a model that squeezes
-            _refuse(self.what, f"rows of a batch have shape {tuple(size)}, and those before {tuple(self.size)}")
+            _refuse(self.what, f"rows of a batch have shape {tuple(size)}, and those before {tuple(self.size)}. "
+                "Sequences can all be padded to one width, in the `collate_fn`")
         if o.dtype is not self.rows.dtype: self._widen(o.dtype)
         end = self.done+n
         if end>self.n: self._grow(n)
