@@ -1038,3 +1038,90 @@ def test_fields_of_several_lengths_in_a_tuple_are_no_samples():
         Boxes(), lambda p,y: y[0].square().mean()+0*p)
     learn.model.forward = lambda o: learn.model.layer.weight.sum()
     assert learn.validate(0)['train/loss']==pytest.approx(x.square().mean().item())
+
+# Batches of text, each padded to its own longest sequence
+def scores_of(t): return F.one_hot(t.roll(1, 1), 9)*4.
+def padded(bs, n=22):
+    gen.manual_seed(3)
+    seqs = [randint(8, int(k))+1 for k in randint(8, n)+2]
+    cut_seqs = [nn.utils.rnn.pad_sequence(seqs[i:i+bs], batch_first=True) for i in range(0, n, bs)]
+    return [(scores_of(o), o) for o in cut_seqs]
+def padded_learner(f, metrics=None, bs=5, cbs=None):
+    learn = Learner(DataLoaders(padded(bs), padded(bs), device='cpu'), Same(), f, lr=.1, metrics=metrics, cbs=cbs)
+    return learn.remove_cb(ProgressCallback)
+def token_mean(): # each test gives it other attributes
+    def of_tokens(p, t): return F.cross_entropy(p.flatten(0,1), t.flatten(), ignore_index=0)
+    return of_tokens
+def per_token(p, t): return F.cross_entropy(p.mT, t, ignore_index=0, reduction='none')
+def in_top3(): # likewise
+    def top3(p, t): return (p.topk(3).indices==t[...,None]).any(-1)[t!=0].float().mean()
+    return top3
+
+def test_a_mean_over_tokens_of_batches_of_different_widths_is_found_and_put_right_as_the_warning_says(recwarn):
+    f,m = token_mean(),in_top3()
+    (p,t), = padded(22)
+    whole = f(p, t).item(),m(p, t).item(),(p.argmax(-1)==t)[t!=0].float().mean().item()
+    wrong = padded_learner(f, [m, accuracy]).validate()
+    said = sorted(said_of_averages(recwarn))
+    assert abs(wrong.valid_loss-whole[0])>1e-3 and len(said)==2
+    assert all(re.search('samples: for batch [12] it is .* for each of its halves is ', o) for o in said)
+    assert '`f.ignore_index = 0`. Metrics then leave them out too' in said[0]
+    assert '`AccumMetric(top3)` computes it for all samples at once, if batches have one width' in said[1]
+    m.n_items = eval(re.search(r'`f.n_items = (.*?)`', said[1])[1])
+    f.ignore_index = 0
+    recwarn.clear()
+    assert [*padded_learner(f, [m, accuracy]).validate()]==pytest.approx(whole, rel=1e-5)
+    assert not said_of_averages(recwarn)
+
+def test_a_mean_over_tokens_of_batches_of_different_widths_gives_no_big_step(recwarn):
+    f = token_mean()
+    def step(batches, *cbs):
+        learn = Learner(DataLoaders(batches, device='cpu'), Same(), f, opt_func=SGD, lr=1., cbs=cbs)
+        return learn.remove_cb(ProgressCallback).fit(1).model.w.item()
+    big = step(padded(22))
+    assert step(padded(5), GradientAccumulation(22))!=pytest.approx(big, rel=1e-4)
+    said, = said_of_averages(recwarn)
+    assert (said.startswith('`of_tokens` is no average over samples: for some samples it is ')
+        and '`f.ignore_index = 0`' in said)
+    f.ignore_index = 0
+    recwarn.clear()
+    assert step(padded(5), GradientAccumulation(22))==pytest.approx(big, rel=1e-5) and not said_of_averages(recwarn)
+
+def of_samples(p, t): return (per_token(p, t).sum(1)/(t!=0).sum(1)).mean()
+def of_padding(p, t): return F.cross_entropy(p.mT, t)
+def of_numbers(p, t): return (p.sum(-1)-t).square().mean()
+def drawn(p, t): return token_mean()(p+torch.randn_like(p), t)
+def one_by_one(p, t): return torch.stack([per_token(a[None], b[None]).sum()/len(b[b>0]) for a,b in zip(p, t)]).mean()
+class Calls:
+    n = 0
+    def __call__(self, p, t): self.n += 1; return of_samples(p, t)*self.n
+@pytest.mark.parametrize('f', [of_samples, of_padding, of_numbers, drawn, one_by_one, Calls()],
+    ids=['samples','padding','numbers','drawn','one by one','calls'])
+@pytest.mark.parametrize('bs', [1, 2, 3, 5, 21])
+def test_averages_of_batches_of_different_widths_need_no_warning(f, bs, recwarn):
+    padded_learner(f, f, bs).fit(1)
+    padded_learner(f, f, bs, GradientAccumulation(10)).fit(1)
+    assert not said_of_averages(recwarn)
+
+class OfTokens(Same):
+    "Its loss leaves out padding"
+    def forward(self, x, labels):
+        p = super().forward(x)
+        return dict(logits=p, loss=token_mean()(p, labels))
+def test_a_model_whose_own_loss_is_another_mean_is_found_in_a_later_batch_of_another_width(recwarn):
+    full = [torch.randint(1, 9, (4, w), generator=gen) for w in (5,4,3)]
+    t = torch.randint(1, 9, (8, 6), generator=gen)
+    t[:4,2:] = 0
+    late = scores_of(t)
+    late[:4] = 0 # short ones are easier
+    batches = [*((scores_of(o), o) for o in full), (late, t)]
+    dls = DataLoaders(batches, [dict(x=a, labels=b) for a,b in batches], device='cpu')
+    def validate(metrics, *cbs): return Learner(dls, OfTokens(), metrics=metrics, cbs=cbs).validate()
+    validate(accuracy)
+    said, = said_of_averages(recwarn)
+    count,metric = re.search(r'such as padding: `(.*?)`, and for metrics `(.*?)`', said).groups()
+    ns = [(b!=0).sum().item() for _,b in batches]
+    whole = [sum(f(*o).item()*n for o,n in zip(batches, ns))/sum(ns) for f in (token_mean(), eval(metric))]
+    recwarn.clear()
+    assert [*validate(eval(metric), Recorder(count=eval(count)))]==pytest.approx(whole, rel=1e-5)
+    assert not said_of_averages(recwarn)

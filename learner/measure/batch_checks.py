@@ -18,7 +18,7 @@ import torch
 from torch import nn
 from ..core.checks import short_name
 from ..data.generators import keep_random,random_state,same_state
-from ..data.batches import leaves_in,map_tensors,rows_of,tensors_in
+from ..data.batches import find_bs,leaves_in,map_tensors,rows_of,tensors_in
 from ..model.loss_properties import has_mixed_means,inexact_parts,is_of_own_class,items_of
 from ..model.loss_properties import is_summed,loss_is_of_model,loss_of
 from ..model.loss_properties import n_items,n_samples,reduction_of,says_its_items
@@ -95,10 +95,33 @@ def average_unknown(learn):
     if says_its_items(f) and reduction_of(f)!='sum': return False # a sum has no items
     return is_of_own_class(f) or items_of(f, *learn.yb) is None
 
+# %% ../../nbs/measure/08_batch_checks.ipynb #halves_of
+def _samples(batch, bs, at):
+    "The samples `at` of a batch of `bs`, of which every part has a row for each sample"
+    parts = [o for o in leaves_in(batch) if o is not None]
+    if all(isinstance(o, torch.Tensor) and o.ndim and len(o)==bs for o in parts): return rows_of(batch, at)
+    raise ValueError("the batch has no row for each sample")
+
+def _differ_in_width(parts):
+    "Whether the tensors of some of these batches have other shapes, apart from the number of samples"
+    return len({tuple(o.shape[1:] for o in tensors_in(p)) for p in parts})>1
+
+def _halves_of(batch, loss_func):
+    "The halves of predictions and targets, each as the batch of a learner; none if the batch cannot be cut"
+    bs = find_bs(batch) or 0
+    if bs<2: return []
+    try: halves = [_samples(batch, bs, o) for o in (slice(bs//2), slice(bs//2, None))]
+    except ValueError: return []
+    return [SimpleNamespace(xb=[*tensors_in(pred)], pred=pred, yb=tuple(yb), loss_func=loss_func, loss=None)
+        for pred,*yb in halves]
+
 # %% ../../nbs/measure/08_batch_checks.ipynb #compare_loss
 def summed_or_averaged(vals, ns, summed):
     "The value for all parts together, from their own `vals` and numbers of items `ns`"
     return sum(vals) if summed else sum(v*n for v,n in zip(vals, ns))/sum(ns)
+
+_leaves_out = ("If it leaves out targets, such as padding, say which: `f.ignore_index = 0`. "
+    "Metrics then leave them out too")
 
 def no_sum(f):
     "What a loss whose `reduction` is 'sum' may be if it is no sum"
@@ -113,18 +136,18 @@ def compare_loss(learn, loss, parts, name, so, seen=(), **where):
     their losses, and `where` goes to `check_average`"""
     f = learn.loss_func
     kind,advice = ('sum', no_sum(f)) if is_summed(learn) else ('average', "A loss that compares samples needs them all "
-        f"at once; for one that averages over something else, give its number as `{name}(count=…)`")
+        f"at once. {_leaves_out}. For one that averages over something else, give its number as `{name}(count=…)`")
     with learn.unchanged(), torch.no_grad():
         if not all(_repeats(f, *o) for o in seen): return
+        if _differ_in_width(parts):
+            halves = _halves_of(parts[-1], f)
+            parts = [(o.pred, *o.yb) for o in halves]
+            try: loss = summed_or_averaged([f(*o) for o in parts], [n_items(o) for o in halves], is_summed(learn))
+            except Exception: return # it cannot be cut
+            where = dict(whole_is='for some samples', part='each half of them')
         check_average(f, short_name(f), loss, parts, f"So {so}. {advice}", kind=kind, **where)
 
 # %% ../../nbs/measure/08_batch_checks.ipynb #part_of
-def _samples(batch, bs, at):
-    "The samples `at` of a batch of `bs`, of which every part has a row for each sample"
-    parts = [o for o in leaves_in(batch) if o is not None]
-    if all(isinstance(o, torch.Tensor) and o.ndim and len(o)==bs for o in parts): return rows_of(batch, at)
-    raise ValueError("the batch has no row for each sample")
-
 most_values = 2**24 # of a batch that is kept until another one comes
 
 def _part_of(learn):
@@ -159,6 +182,16 @@ class Question:
     def is_settled(self, learn, two) -> bool:
         "Compare, and warn; also true if it cannot be asked"
         if self.of_loss and self._is_changed(learn, two): return True
+        if _differ_in_width([o.of for o in two]): return any(self._is_settled_by_halves(learn, o) for o in two)
+        which = 'the first two batches' if two[1].n==2 else f'batches 1 and {two[1].n}'
+        return self._compare(two, f'for {which} together', 'each')
+
+    def _is_settled_by_halves(self, learn, batch):
+        halves = [SimpleNamespace(of=(o.pred, *o.yb), n=None, loss=None, sizes={self: self.metric.n_averaged(o)})
+            for o in _halves_of(batch.of, learn.loss_func)]
+        return bool(halves) and self._compare(halves, f'for batch {batch.n}', 'each of its halves')
+
+    def _compare(self, two, whole_is, part):
         ns = [o.sizes[self] for o in two]
         if any(n is None for n in ns): return True # it has been said that batches count alike
         if not sum(ns): return False # no targets that count
@@ -168,9 +201,8 @@ class Question:
         was = self._as_run(two, sum(ns), together)
         try: mean = now() if was is None else was
         except Exception: return True
-        which = 'the first two batches' if two[1].n==2 else f'batches 1 and {two[1].n}'
-        return check_average(f, self.name, mean, [o.of for o in two], self.then, f'for {which} together',
-            kind='sum' if self.summed else 'average', again=None if was is None else now)
+        return check_average(f, self.name, mean, [o.of for o in two], self.then, whole_is, part,
+            kind='sum' if self.summed else 'average', again=now)
 
     def _is_changed(self, learn, two):
         "Whether the loss is not what `f` gives again, of the first batch too if a callback may have changed it"
@@ -197,12 +229,13 @@ class Averages:
     def _questions(self, learn):
         "What is averaged over something that is not known"
         res = [Question(m, m.func, m.name, "So it depends on the batch size. "
-            f"`AccumMetric({m.name})` computes it for all samples at once; an attribute `n_items` of the function "
-            "says what else it averages over") for m in self.metrics if not m.says_its_items(learn)]
+            f"`AccumMetric({m.name})` computes it for all samples at once, if batches have one width. If it averages "
+            "over something else, such as targets that are no padding, say so: `f.n_items = lambda targ: "
+            "(targ!=0).sum()`") for m in self.metrics if not m.says_its_items(learn)]
         if self.avg_loss is not None and average_unknown(learn):
             f,summed = learn.loss_func,is_summed(learn)
-            why = f". {no_sum(f)}" if summed else (", as with every loss that compares samples. If it averages "
-                "over something else, such as weights, say so: `f.n_items = lambda targ: weight[targ].sum()`")
+            why = f". {no_sum(f)}" if summed else (f", as with every loss that compares samples. {_leaves_out}. If it "
+                "averages over something else, such as weights, say so: `f.n_items = lambda targ: weight[targ].sum()`")
             res.append(Question(self.avg_loss, f, short_name(f),
                 f"So the validation loss depends on the batch size{why}", of_loss=True, summed=summed))
         return [o for o in res if o.f not in self.asked]
@@ -270,6 +303,7 @@ class OwnLoss:
             some = _samples(batch, bs, slice(4))
             if self.first is None: self.first = some,min(bs, 4)
             else:
+                if _differ_in_width([self.first[0], some]): return False
                 both = map_tensors(lambda a, b: torch.cat([a, b]), self.first[0], some)
                 return bool(check_own_loss(learn, both, self.first[1]+min(bs, 4)))
         except Exception: return True # no batches that can be cut and joined
@@ -294,7 +328,8 @@ def check_own_loss(
     warnings.warn(f"The loss that `{short_name(unwrapped(learn.model))}` returns is no average over samples: for {n} "
         f"samples together it is {whole:.4g}, and its average over parts of them is {mean:.4g}. So {so}, as with every "
         "loss that compares samples. If it averages over something else, such as weights, say so: "
-        f"`cbs={name}(count=lambda learn: weight[learn.y].sum())`")
+        f"`cbs={name}(count=lambda learn: weight[learn.y].sum())`. If it leaves out targets, such as "
+        "padding: `lambda learn: (learn.y!=0).sum()`, and for metrics `partial(accuracy, ignore_index=0)`")
     return True
 
 def compare_own_loss(learn, name, so):
