@@ -305,6 +305,57 @@ def test_a_metric_of_a_batch_is_told_what_it_gets():
         metrics=lambda batch: batch[0].mean()).fit(1))
     assert 'A metric is called with the predictions and the targets of a batch, here 2 arguments' in said
 
+of_losses = [CrossEntropyLossFlat(), LabelSmoothingCrossEntropyFlat(), FocalLossFlat(), BCEWithLogitsLossFlat(),
+    BCELossFlat(), MSELossFlat(), L1LossFlat(), LabelSmoothingCrossEntropy(), FocalLoss(), DiceLoss()]
+def own_ce(p, t): return F.cross_entropy(p.flatten(1), t.flatten())
+
+@pytest.mark.parametrize('loss_func', [*of_losses, own_ce], ids=lambda f: getattr(f, '__name__', type(f).__name__))
+@pytest.mark.parametrize('model,line', [(ToTuple, 'lambda o: o[0]'), (ToDict, "lambda o: o['out']")])
+def test_each_loss_says_which_part_of_an_output_is_the_prediction(loss_func, model, line):
+    said = error_of(lambda: fit(model, (x, x[:,:2] if 'Flat' in type(loss_func).__name__ else y), loss_func))
+    assert '\nthe loss got ' in said and f'write `cbs=MapPred({line})`' in said
+
+@pytest.mark.parametrize('loss_func', [*of_losses, own_ce], ids=lambda f: getattr(f, '__name__', type(f).__name__))
+def test_each_loss_says_that_targets_are_tensors(loss_func):
+    said = error_of(lambda: fit(Net, (x, [*y]), loss_func))
+    assert '\nthe loss got (8, 2) float32, and targets list. Targets are tensors of numbers' in said
+
+def counted(p, t, w): return (F.cross_entropy(p, t, reduction='none')*w).sum()/w.sum()
+def fit_counted(loss_func, valid=True, metrics=None, cbs=None):
+    batches,seen = [(x, y, torch.ones(8))]*2,[]
+    learn = Learner(DataLoaders(batches, *[batches]*valid, n_inp=1, device='cpu'), Net(), loss_func, metrics=metrics,
+        cbs=cbs)
+    learn.remove_cb(ProgressCallback).add_cb(Callback(after_batch=lambda cb: seen.append(cb.training)))
+    try: learn.fit(1)
+    except Exception as e: return seen,'\n'.join([str(e), *e.__notes__])
+    return seen,''
+def n_of_one(t): return len(t)
+
+@pytest.mark.parametrize('how', ['loss','metric'])
+def test_what_a_mean_is_over_fails_at_the_first_batch_and_is_named(how):
+    def f(p, t, w): return counted(p, t, w)
+    f.n_items = n_of_one
+    seen,said = fit_counted(f) if how=='loss' else fit_counted(counted, metrics=f)
+    assert len(seen)<2 and 'raised by `n_items`, which is called with all targets of a batch, here 2' in said
+    assert 'n_of_one() takes 1 positional argument but 2 were given' in said and 'A metric is called' not in said
+
+@pytest.mark.parametrize('valid,cbs', [(False, None), (True, Recorder(count=lambda learn: 8))], ids=['none','count'])
+def test_what_a_mean_is_over_is_not_tried_where_nothing_uses_it(valid, cbs):
+    def f(p, t, w): return counted(p, t, w)
+    f.n_items = n_of_one
+    assert fit_counted(f, valid, cbs=cbs)==([True]*2+[False]*2*valid, '')
+
+class OwnVector(Net):
+    def forward(self, x, labels): return dict(loss=F.cross_entropy(self.lin(x), labels, reduction='none'))
+class OwnVectorLogits(Net):
+    def forward(self, x, labels):
+        p = self.lin(x)
+        return dict(logits=p, loss=F.cross_entropy(p, labels, reduction='none'))
+@pytest.mark.parametrize('model', [OwnVector, OwnVectorLogits])
+def test_a_loss_of_the_model_that_is_no_number_is_refused_with_its_shape(model):
+    said = error_of(lambda: fit(model, dict(x=x, labels=y), None))
+    assert 'The loss must be one number, but has shape (8,): reduce it, for example by `.mean()`' in said
+
 # Names of fastai
 @pytest.mark.parametrize('f,instead', [
     (lambda o: o.loss_not_reduced(), 'per_sample(learn.loss_func)'),

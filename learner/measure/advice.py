@@ -29,7 +29,7 @@ from ..data.generators import keep_random
 from ..data.loaders import target_names
 from ..model.losses import BaseLoss
 from ..model.loss_properties import class_axis_of,ignore_index_of,is_loss,is_of_own_class,kind_of
-from ..model.loss_properties import losses_in,needs_no_targets
+from ..model.loss_properties import is_summed,items_of,loss_is_of_model,losses_in,needs_no_targets,says_its_items
 from ..model.mapping import MapBatch,part_of,pred_names,takes,takes_tensors
 from ..model.own_losses import eager
 from ..model.weights import unwrapped
@@ -252,6 +252,11 @@ def _says_enough(e):
     frames = [f for f,_ in walk_tb(e.__traceback__)]
     return frames and frames[-1].f_globals.get('__name__', '').startswith(__name__.partition('.')[0]+'.')
 
+def _is_no_tensor(learn, e):
+    "Whether predictions or targets lack an attribute that tensors have"
+    if not isinstance(e, AttributeError) or learn.pred is None: return False
+    return any(e.obj is o for o in (learn.pred, *learn.yb))
+
 def _got_none(learn, e):
     "Whether the loss got None as predictions, as far as can be seen"
     if learn.xb is None or learn.pred is not None or learn.loss is not None or note_of_raiser(e): return False
@@ -281,9 +286,8 @@ def _advice(learn, e):
     if 'NoneType' in str(e) and _got_none(learn, e):
         name = type(unwrapped(learn.model)).__name__
         return f"the model got {_texts(learn.xb)}. If it returned None, `{name}.forward` has no `return`"
-    of_pred = isinstance(e, AttributeError) and learn.pred is not None and e.obj is learn.pred # it is no tensor
-    if not (type(e) in known or of_pred) or learn.xb is None or learn.loss is not None: return ''
-    if any(o.startswith('raised by') for o in getattr(e, '__notes__', ())) or _says_enough(e): return ''
+    if learn.xb is None or learn.loss is not None or note_of_raiser(e): return ''
+    if not _is_no_tensor(learn, e) and (type(e) not in known or _says_enough(e)): return ''
     if 'does not require grad' in str(e) and not learn.training: return ("Validation and inference run without "
         "gradients: write `with torch.enable_grad():` around what takes some")
     if learn.pred is None: got,instead = f"the model got {_texts(learn.xb)}",_of_inputs(learn, e)
@@ -400,11 +404,16 @@ def _is_mixed(learn):
     if pred is None or targ.shape!=pred.shape: return False
     return kind_of(learn.loss_func)=='class' and bool(((targ!=0) & (targ!=1)).any())
 
+def _as_in_validation(learn):
+    "Whether a validation would have such targets, and what the model returns, as far as can be seen"
+    if not isinstance(learn.xb, (tuple,list)): return False
+    if any(not cb.watches for cb in learn.ordered_cbs('after_pred')): return False
+    targs = learn.dls.split(learn.batch)[1] # as they were before callbacks
+    return len(targs)==len(learn.yb) and all(map(_same_kind, targs, learn.yb)) and not _is_mixed(learn)
+
 def _in_evaluation(learn):
     "What the model returns in evaluation mode, if a validation would see that; or None"
-    if not isinstance(learn.xb, (tuple,list)) or any(not cb.watches for cb in learn.ordered_cbs('after_pred')): return
-    targs = learn.dls.split(learn.batch)[1] # as they were before callbacks
-    if len(targs)!=len(learn.yb) or not all(map(_same_kind, targs, learn.yb)) or _is_mixed(learn): return
+    if not _as_in_validation(learn): return
     with getattr(learn, 'unchanged', nullcontext)(), evaluating(learn.model): # a model may have a state
         try: return learn.model(*learn.xb)
         except Exception: return # a callback may be needed for it
@@ -439,6 +448,15 @@ class ShapeCheck:
     def __call__(self, learn):
         self.done = self.done or check_shapes(learn, self.metrics)
         return self.done
+
+def try_items(learn):
+    "See that the loss can say what it averages over, on the running training batch"
+    f = learn.loss_func
+    if not says_its_items(f) or loss_is_of_model(learn) or is_summed(learn): return
+    with keep_random(), torch.no_grad():
+        try: items_of(f, *learn.yb)
+        except Exception:
+            if _as_in_validation(learn): raise
 
 def try_metrics(learn, metrics):
     "See that `metrics` can be computed, on the running training batch"

@@ -26,7 +26,7 @@ from ..model.mapping import outputs
 from ..model.own_losses import has_hooks,is_power_of_two,own_loss
 from ..model.weights import unwrapped
 from .metrics import Average,AvgMetric
-from .advice import ShapeCheck,evaluating,try_metrics
+from .advice import ShapeCheck,evaluating,try_items,try_metrics
 
 # %% ../../nbs/measure/08_batch_checks.ipynb #BatchCheck
 class BatchCheck:
@@ -344,9 +344,9 @@ class BatchChecks:
     "What a recorder checks in the first batches of a fit, and in its first validation"
     def __init__(self,
         count=None, # As in `Recorder`
-        untried=(), # Metrics of validation
+        untried=None, # Metrics of validation; None if there is none
     ):
-        self.count,self.untried,self.asked = count,tuple(untried),Asked()
+        self.count,self.untried,self.asked = count,untried and tuple(untried),Asked()
         self.unseen,self.compared,self.averages = True,False,None
 
     def _averages(self, metrics, avg_loss=None):
@@ -358,12 +358,14 @@ class BatchChecks:
     ) -> list:
         "Checks for a training phase, which has some only if it is the first"
         if not self.unseen: return []
-        every = [*metrics, *self.untried]
+        untried = self.untried or ()
+        every = [*metrics, *untried]
         shapes = BatchCheck(phase, ShapeCheck(every), n=None)
         res = [shapes, BatchCheck(phase, self._averages(metrics), n=2)]
-        todo = [m for m in self.untried if m not in metrics]
-        if self.untried: res.append(BatchCheck(phase, lambda learn: try_metrics(learn, todo)))
-        self.unseen,self.untried = False,()
+        todo = [m for m in untried if m not in metrics]
+        if untried: res.append(BatchCheck(phase, lambda learn: try_metrics(learn, todo)))
+        if self.untried is not None and self.count is None: res.append(BatchCheck(phase, try_items))
+        self.unseen,self.untried = False,None
         return res
 
     def in_validation(self,

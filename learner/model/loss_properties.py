@@ -188,6 +188,15 @@ def _of_classes(weight, ignore_index, axis):
         return (weight[targ.long()*kept]*kept).sum()
     return _f
 
+def _says_where(n_items):
+    "`n_items`, which says what it got if it fails"
+    def _f(*targs):
+        try: return n_items(*targs)
+        except Exception as e:
+            e.add_note(f"raised by `n_items`, which is called with all targets of a batch, here {len(targs)}")
+            raise
+    return _f
+
 def _n_sequences(*targs): return len(targs[-1]) if targs else None
 def _unknown(*targs): return None
 
@@ -196,7 +205,7 @@ def items_by(
     loss_func, # Any loss, with the settings that it has now
 ): # A function of what the loss takes beside predictions. It returns what `items_of` does
     "`items_of` of one loss, for many batches: its settings are looked up here, and not for each batch"
-    if (n_items := _setting(loss_func, 'n_items')) is not None: return n_items
+    if (n_items := _setting(loss_func, 'n_items')) is not None: return _says_where(n_items)
     kind = kind_of(loss_func)
     if kind is None or has_mixed_means(loss_func): return _unknown
     if kind=='sequence': return _n_sequences

@@ -78,7 +78,7 @@ def recognize(loss, pred, *targs, shift_of=shift_of):
     with and without a shift, and `shift_of` does not tell which"""
     if isinstance(loss, torch.Tensor) and loss.isnan().any(): return
     ok = len(targs)==1 and all(isinstance(o, torch.Tensor) for o in (loss, pred, *targs)) and pred.is_floating_point()
-    if not ok: return Recognized(None, False)
+    if not ok or loss.numel()!=1: return Recognized(None, False)
     targ,scores,found,shifts = targs[0],pred.detach().float(),[],set() # what watches modules may hook into a graph
     tol = 1e-3 if loss.dtype in (torch.float32,torch.float64) else 1e-2 # relative
     for f,shift in _candidates(pred, targ):

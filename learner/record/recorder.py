@@ -329,7 +329,7 @@ class Recorder(RowWriter):
         learn = self.learn
         if learn.mode!='fit': return
         self.clear()
-        self.checks,self.told = BatchChecks(self.count, self.valid_mets if learn.dls.valids else ()),set()
+        self.checks,self.told = BatchChecks(self.count, self.valid_mets if learn.dls.valids else None),set()
         results = [('train_loss', False), *zip((f'train_{o.name}' for o in self.train_mets), _better(self.train_mets))]
         for dl in learn.dls.valids: results += zip(self.valid_columns(dl), [False, *_better(self.valid_mets)])
         new = {c:declared_direction(learn, c) for cb in learn.cbs for c in cb.new_columns}
