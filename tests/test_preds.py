@@ -351,6 +351,47 @@ def test_batches_are_put_together_along(dim, save, tmp_path):
         assert all(map(close, preds, outs)) and same(targs, [v for _,v in dl]) and type(preds) is list and len(preds)==2
     else: assert close(preds, torch.cat(outs, dim)) and torch.equal(targs, torch.cat([v for _,v in dl], dim))
 
+class Stack(nn.Module):
+    "Three members, `(members, bs, n_classes)`"
+    def __init__(self): super().__init__(); self.members = nn.ModuleList(nn.Linear(4, C) for _ in range(3))
+    def forward(self, x): return torch.stack([m(x) for m in self.members])
+def of_members(p, t): return F.cross_entropy(p.flatten(0, 1), t.repeat(3), reduction='none').view(3, -1).mean()
+
+@pytest.mark.parametrize('dl',
+    [lambda: DataLoader(ds, 6), lambda: DataLoader(ds, 6, shuffle=True), lambda: in_batches(6)],
+    ids=['loader','shuffled','list'])
+def test_a_stacked_ensemble_is_put_together_along_its_samples(dl, tmp_path):
+    learn = mk(model=Stack(), loss_func=of_members)
+    with pytest.raises(ValueError, match=r'of 6 samples have shape \(3, 6, 3\).*`get_preds\(concat_dim=1\)`'):
+        learn.get_preds(dl=dl())
+    with torch.no_grad(): expected = learn.model(X)
+    x,preds,targs,losses = learn.get_preds(dl=dl(), concat_dim=1, with_input=True, with_loss=True)
+    assert close(preds, expected) and torch.equal(targs, Y) and torch.equal(x, X)
+    assert close(losses, torch.stack([of_members(expected[:,i:i+1], Y[i:i+1]) for i in range(N)]))
+    _,targs = learn.get_preds(dl=dl(), concat_dim=1, save_targs=tmp_path/'t.npy')
+    assert torch.equal(targs, Y) and np.array_equal(np.load(tmp_path/'t.npy'), Y)
+    assert close(learn.get_preds(dl=dl(), with_preds=False, with_loss=True)[2], losses)
+
+def test_targets_beside_predictions_along_another_dimension():
+    "Several targets of a sample are along the first dimension, and time steps before samples are not"
+    def batches(*parts): return [*zip(*(o.split(5, d) for o,d in parts))]
+    learn = mk(model=Stack(), loss_func=lambda p,*t: p.mean())
+    learn.dls.n_inp = 1
+    _,(v,y) = learn.get_preds(dl=batches((X, 0), (V, 0), (Y, 0)), concat_dim=1)
+    assert torch.equal(v, V) and torch.equal(y, Y)
+    seqs,t = torch.stack([X]*7),torch.stack([Y]*7) # (time, bs, n_in), (time, bs)
+    learn = mk(loss_func=lambda p,t: p.mean())
+    x,preds,targs = learn.get_preds(dl=batches((seqs, 1), (t, 1)), concat_dim=1, with_input=True)
+    assert torch.equal(x, seqs) and torch.equal(targs, t) and close(preds, logits(learn, seqs))
+
+@pytest.mark.parametrize('f,n', [(lambda o: o.repeat(2, 1), 2*N), (lambda o: o[:2], 10), (lambda o: o.T[:2].T, N),
+    (lambda o: o.mean(), 5)], ids=['views','pooled','fewer outputs','one'])
+def test_predictions_with_other_rows_than_samples_stay_as_they_come(f, n):
+    learn = mk(model=Varying(lambda o,i: f(o)), loss_func=lambda p,t: p.mean())
+    preds,targs = learn.get_preds(dl=in_batches())
+    assert len(preds)==n and torch.equal(targs, Y) and close(preds, torch.cat([torch.atleast_1d(f(logits(learn, x)))
+        for x,_ in in_batches()]))
+
 @pytest.mark.parametrize('dl', ['loader','list'])
 def test_ragged_predictions(dl):
     "Padded to the longest of a batch, as sequences are"

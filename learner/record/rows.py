@@ -173,6 +173,15 @@ class _Parts:
         return self.kind(*vals.values()) if hasattr(self.kind, '_fields') else self.kind([*vals.values()])
 
 # %% ../../nbs/record/08_rows.ipynb #Rows
+def _has_along(o, dim, n): return -o.ndim<=dim<o.ndim and o.shape[dim]==n
+
+def _check_dim(what, dim, o, n):
+    "Refuse rows whose `n` samples are along another dimension than the first, as those of a stacked ensemble"
+    if dim!=0 or not n or n not in o.shape or len(o)%n==0: return # a row for each sample, or several; or not known
+    at = o.shape.index(n)
+    raise ValueError(f"{what} of {n} samples have shape {tuple(o.shape)}, with samples along dimension {at}: "
+        f"`get_preds(concat_dim={at})` puts batches together along that one, and `concat_dim=None` gives a list")
+
 class Rows:
     """Collects tensors or arrays, or tuples, mappings and dataclasses of them, batch by batch. Parts without rows are
     left out: None, and numbers that stand for a batch as a whole, such as its loss"""
@@ -183,11 +192,12 @@ class Rows:
         path=None, # `.npy` file to keep the rows in
         what='Predictions', # Name for errors
         n_batches:int|None=None, # Number of batches, if that is known
+        beside:bool=False, # They come with predictions, whose samples are along `dim`, and have theirs along the first
     ):
         if to is not None: to = torch.as_tensor(to, device='cpu').long()
         if n is None and to is not None: n = len(to)
         self.n,self.to,self.dim,self.path,self.what,self.n_batches = n,to,dim,path,what,n_batches
-        self.file = path and _RowFile(path, what)
+        self.beside,self.file = beside,path and _RowFile(path, what)
         self.store = self.names = None # a `_Filled`, `_Collected` or `_Parts`; the parts that have rows
 
     def add(self,
@@ -205,28 +215,34 @@ class Rows:
         if self.store is None: self.names = names
         elif self.names!=names:
             _refuse(self.what, f"a batch has {_in_words(names)}, and those before {_in_words(self.names)}")
-        if not nested: return self._add_rows(o)
+        if not nested: return self._add_rows(o, bs)
         if self.store is None: self.store = _Parts(o, {k:self._part(k) for k in parts})
         self.store.add(parts, bs and bs())
 
     def _part(self, k):
         path = self.path and f"{str(self.path).removesuffix('.npy')}.{k}.npy"
-        return Rows(self.n, self.to, self.dim, path, f'{self.what}[{k!r}]', self.n_batches)
+        return Rows(self.n, self.to, self.dim, path, f'{self.what}[{k!r}]', self.n_batches, self.beside)
 
-    def _add_rows(self, o):
+    def _add_rows(self, o, bs=None):
         if not isinstance(o, Tensor):
             if not isinstance(o, np.ndarray) or o.dtype.kind not in 'biuf':
                 _refuse(self.what, f"rows are tensors, but got {repr(o):.50}", TypeError)
             o = torch.from_numpy(o.copy())
         if o.requires_grad: o = o.detach()
-        if self.store is None: self.store = self._store_for(o)
+        if self.store is None: self.store = self._store_for(o, self._dim_of(o, bs and bs()))
         self.store.add(o)
 
-    def _store_for(self, o):
-        if self.dim==0 and o.ndim:
+    def _dim_of(self, o, n):
+        "Along which batches like the first one are put together: a later, shorter one may fit by chance"
+        if not self.beside: _check_dim(self.what, self.dim, o, n)
+        elif not (_has_along(o, self.dim, n) and not _has_along(o, 0, n)): return 0 # not as of steps before samples
+        return self.dim
+
+    def _store_for(self, o, dim):
+        if dim==0 and o.ndim:
             if self.n is not None: return _Filled(self.n, self.to, self.file, self.what)
             if self.n_batches: return _Filled(None, None, None, self.what, self.n_batches)
-        return _Collected(self.dim, self.what, self.to)
+        return _Collected(dim, self.what, self.to)
 
     @property
     def files(self) -> list:

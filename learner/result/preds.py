@@ -181,7 +181,7 @@ class GatherPredsCallback(Callback):
         save_targs=None, # `.npy` file for the targets, in `learn.path`
         with_preds:bool=True, # Keep predictions
         with_targs:bool=True, # Keep targets
-        concat_dim:int|None=0, # Dimension along which batches are concatenated; None for a list of batches
+        concat_dim:int|None=0, # Along which predictions are concatenated, see `get_preds`; None for a list of batches
         act=None, # Applied to predictions before they are kept
         dec=None, # Turns those into decisions, kept as `decoded`
         n:int|None=None, # Number of samples, if known
@@ -199,7 +199,7 @@ class GatherPredsCallback(Callback):
         _check_once([place(o) for o in (self.save_preds, self.save_targs) if o])
         def rows(what, file=None):
             path = place(file) if file and self.learn else None
-            return Rows(self.n_rows, self.to, self.concat_dim, path, what, n_batches)
+            return Rows(self.n_rows, self.to, self.concat_dim, path, what, n_batches, beside=what!='Predictions')
         self.rows = dict(inputs=rows('Inputs'), preds=rows('Predictions', self.save_preds),
             targets=rows('Targets', self.save_targs), decoded=rows('Decisions'), losses=rows('Losses'))
         self.coverage,self.complete = Coverage(),False
@@ -223,13 +223,19 @@ class GatherPredsCallback(Callback):
         learn = self.learn
         if self.depth>1 or self.coverage.skipped.n_batches: return # an inner one, or one that will have no result
         self.coverage.kept += 1
-        def bs(): return n_samples(learn)
+        bs = self._n_samples
         if self.with_input: self.rows['inputs'].add(single(self.__dict__.pop('seen')), bs)
         if self.with_loss and learn.yb: self._add_losses() # first: `act` may change predictions in place
         pred = learn.pred if self.act is None else self.act(learn.pred)
         if self.with_preds or self.save_preds: self.rows['preds'].add(pred, bs)
         if (self.with_targs or self.save_targs) and learn.yb: self.rows['targets'].add(single(learn.yb), bs)
         if self.dec: self.rows['decoded'].add(self.dec(pred), bs)
+
+    def _n_samples(self):
+        "Of a batch: as many as there are targets, or predictions along another dimension"
+        dim = self.concat_dim
+        if not dim: return n_samples(self.learn)
+        return next((o.shape[dim] for o in tensors_in(self.learn.pred) if -o.ndim<=dim<o.ndim), None)
 
     def _add_losses(self):
         learn = self.learn
@@ -377,9 +383,13 @@ def get_preds(self:Learner,
     save_targs=None, # `.npy` file for the targets, in `learn.path`
     with_preds:bool=True, # Return predictions
     with_targs:bool=True, # Return targets
-    concat_dim:int|None=0, # Dimension along which batches are concatenated; None for a list of batches
+    concat_dim:int|None=0, # Dimension along which predictions are concatenated; None for a list of batches
 ) -> tuple: # (inputs,) predictions, targets (, decisions) (, losses), on the CPU; None for what is missing
-    "Predictions and targets of all samples. Can be called anywhere, also inside a fit, and changes nothing"
+    """Predictions and targets of all samples. Can be called anywhere, also inside a fit, and changes nothing, not even
+    random generators: two calls draw the same numbers. For several draws use `tta` or `MCDropoutCallback`.
+
+    `concat_dim` is for models that return samples along another dimension, such as `(members, bs, n_classes)`. Targets
+    and inputs are concatenated along the first one, unless only `concat_dim` has as many samples as the predictions"""
     dl = self.loader(ds_idx, dl)
     with self.uncut(), self.unchanged(dl):
         cb = gather(self, dl, inner, reorder, cbs, act, with_decoded, with_input=with_input, with_loss=with_loss,
