@@ -337,4 +337,13 @@ def test_in_after_epoch_there_is_no_row_yet():
     with pytest.raises(IndexError, match='There is no row yet: .* from `after_row` on'):
         mk().fit(1, cbs=Callback(after_epoch=lambda o: o.recorder[-1, 'valid_loss']))
 
-def test_the_optimizer_that_trains_is_shown(): assert 'optimizer: AdamW' in repr(mk().fit(1))
+@pytest.mark.parametrize('opt,shown', [(Adam, 'AdamW'), (partial(Adam, decouple_wd=False), 'Adam'), (SGD, 'SGD')],
+    ids=['Adam', 'with an L2 penalty', 'SGD'])
+def test_the_optimizer_that_trains_is_shown_before_and_after_the_first_fit(opt, shown):
+    learn = mk(opt_func=opt)
+    before = repr(learn)
+    assert f'optimizer: {shown}\n' in before and repr(learn.fit(1))==before
+
+@pytest.mark.parametrize('name,right', dict(modle='model', dsl='dls', bx='xb', by='yb', mdoe='mode').items())
+def test_letters_in_another_order_are_closest(name, right):
+    with pytest.raises(AttributeError, match=f'Did you mean `{right}`'): getattr(mk(), name)

@@ -48,7 +48,9 @@ def _ours(name, names):
 
 # %% ../../nbs/core/01_checks.ipynb #nearest
 @lru_cache(100) # libraries ask for the same names again and again: for `iloc`, of all that may be an array
-def _similar(name, names): return get_close_matches(name, names, n=1)
+def _similar(name, names):
+    swapped = [o for o in names if sorted(o)==sorted(name)] # letters in another order, such as `modle`
+    return swapped[:1] or get_close_matches(name, names, n=1)
 
 def nearest(
     name, # What was written, as a text or anything else

@@ -23,7 +23,7 @@ from ..core.callback import TrainEvalCallback,put_slots,refer,slot_values
 from ..data.loaders import DataLoaders
 from ..model.groups import check_hyper,check_splitter,param_counts,params
 from ..model.hypers import parts_of
-from ..model.optimizer import Adam,own_attrs,step_hooks
+from ..model.optimizer import Adam,made_by,own_attrs,step_hooks
 from ..measure.kinds import Metrics,mk_metrics
 from ..record.recorder import Recorder
 from ..record.progress import ProgressCallback
@@ -70,7 +70,7 @@ def _parts(learn):
     yield f'{type(learn.model).__name__} with {param_counts(learn.model.parameters())[0]:,} parameters'
     yield learn.dls
     yield f'loss: {short_name(learn.loss_func)}'
-    yield f'optimizer: {short_name(learn.opt_func if learn.opt is None else learn.opt)}'
+    yield f'optimizer: {short_name(made_by(learn.opt_func) if learn.opt is None else learn.opt)}'
     if learn.metrics: yield f"metrics: {', '.join(o.name for o in learn.metrics)}"
     yield f"callbacks: {', '.join(o.name for o in learn.cbs.sorted('order'))}"
 

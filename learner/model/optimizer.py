@@ -178,6 +178,8 @@ def RMSProp(
     return _made(torch.optim.RMSprop, params, decouple_wd, weight_decay=wd, **kwargs)
 
 # %% ../../nbs/model/03_optimizer.ipynb #Adam
+def _adam(decouple_wd): return torch.optim.AdamW if decouple_wd else torch.optim.Adam
+
 @checked(params=_check_params, lr='>=0', mom='[0,1)', sqr_mom='[0,1)', eps='>=0', wd='>=0')
 def Adam(
     params, # Parameters, or groups of them
@@ -190,8 +192,13 @@ def Adam(
     fused:bool=False, # All of a step in one pass over the memory; equal up to rounding
 ) -> torch.optim.Adam:
     "Adam with decoupled weight decay ([Kingma & Ba 2014](https://arxiv.org/abs/1412.6980))"
-    cls = torch.optim.AdamW if decouple_wd else torch.optim.Adam
-    return _made(cls, params, lr=lr, betas=(mom,sqr_mom), eps=eps, weight_decay=wd, fused=fused or None)
+    return _made(_adam(decouple_wd), params, lr=lr, betas=(mom,sqr_mom), eps=eps, weight_decay=wd, fused=fused or None)
+
+# %% ../../nbs/model/03_optimizer.ipynb #made_by
+def made_by(opt_func):
+    "What `opt_func` makes, for its name: a class if that is known before it is called; otherwise `opt_func`"
+    f,kwargs = getattr(opt_func, 'func', opt_func),getattr(opt_func, 'keywords', {})
+    return _adam(kwargs.get('decouple_wd', True)) if f is Adam else opt_func
 
 # %% ../../nbs/model/03_optimizer.ipynb #RAdam
 @checked(params=_check_params, lr='>=0', mom='[0,1)', sqr_mom='[0,1)', eps='>=0', wd='>=0')
