@@ -8,7 +8,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.data import DataLoader,Dataset,IterableDataset,TensorDataset
 from sklearn.datasets import load_digits
 from learner.all import *
-from learner.diagnose.ledger import Visits
+from learner.diagnose.ledger import SampleCosts,Visits
 
 from small_fits import mk
 
@@ -466,3 +466,14 @@ def test_images_and_plot():
         and len(right.collections[1].get_offsets())==4)
     assert np.allclose(left.lines[0].get_ydata(), learn.ledger.history(learn.ledger.hardest(4)[0].idx).losses)
     assert torch.equal(after, torch.get_rng_state()) and not torch.equal(before, after)
+
+def test_a_sample_that_came_seldom_cuts_no_median():
+    "Its visits count among the last ones of the others"
+    costs = SampleCosts.empty(5, 3) # which keeps three visits
+    def enter(ids, loss): costs._enter(np.array(ids), *(np.full(len(ids), o) for o in (loss, -1, 0)))
+    for loss,ids in ((1., [0,1]), (2., [0,1,2]), (4., [0,1,2]), (8., [0,1,2,3])): enter(ids, loss)
+    left,_ = costs.plot(1)
+    median = left.lines[-1]
+    assert list(median.get_xdata())==[-3,-2,-1] and list(median.get_ydata())==[2,4,8]
+    left,_ = SampleCosts(**{k:v[3:] for k,v in vars(costs).items()}).plot(1)
+    assert {o.get_marker() for o in left.lines}=={'o'} # one visit makes no line

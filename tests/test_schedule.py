@@ -441,6 +441,8 @@ def test_two_schedulers_are_both_recorded():
     learn = mk(2).fit(2, cbs=[ParamScheduler(dict(lr=SchedLin(0., 1.))), ParamScheduler(dict(wd=lambda p: p*2))])
     assert learn.recorder.hps==dict(lr=[0., .25, .5, .75], wd=[0., .5, 1., 1.5])
     assert len(learn.recorder.plot_sched())==2 and len(learn.recorder.plot_sched('wd'))==1
+    drawn = learn.recorder.plot_sched('lr')[0].lines[0].get_xdata()
+    assert list(drawn)==list(learn.recorder.plot_loss(skip_start=0).lines[0].get_xdata())==[1,2,3,4]
     with pytest.raises(ValueError, match='`mo` was not scheduled in the last fit, but `lr`, `wd`'):
         learn.recorder.plot_sched('mo')
     with pytest.raises(ValueError, match='Nothing was scheduled'): learn.fit(1).recorder.plot_sched()

@@ -290,11 +290,11 @@ def ledger(self:Learner) -> SampleCosts:
 
 # %% ../../nbs/diagnose/07_ledger.ipynb #plot
 def _last_losses(costs):
-    "Losses of the last visits, `(n, visits)`, as many as all samples have"
-    idxs = costs.visits.nonzero()[0]
-    n = min(costs.visits[idxs].min(), costs.at.shape[1])
-    columns = (costs.visits[idxs,None]-np.arange(n, 0, -1))%costs.at.shape[1]
-    return costs.losses[idxs[:,None],columns]
+    "Losses of the last visits, `(n, visits)`, as many as half of the samples have; NaN where one has fewer"
+    idxs,keep = costs.visits.nonzero()[0],costs.at.shape[1]
+    visits = costs.visits[idxs,None]
+    back = np.arange(min(int(np.median(visits)), keep), 0, -1)
+    return np.where(back<=visits, costs.losses[idxs[:,None],(visits-back)%keep], np.nan)
 
 @patch
 @checked(k='>=1')
@@ -311,12 +311,12 @@ def plot(self:SampleCosts,
     fig,axs = plt.subplots(1, 2, figsize=figsize, layout='constrained')
     left,right = axs
     def visits(losses): return np.arange(-len(losses), 0)
+    def draw(losses, **kwargs): left.plot(visits(losses), losses, '-' if len(losses)>1 else 'o', **kwargs)
     for n,i in enumerate(hard['idx']):
-        losses = self.history(i).losses
-        left.plot(visits(losses), losses, color='C3', lw=.8, label='_' if n else 'the hardest')
+        draw(self.history(i).losses, color='C3', lw=.8, label='_' if n else 'the hardest')
     low,mid,high = np.nanquantile(_last_losses(self), (.05,.5,.95), axis=0)
     left.fill_between(visits(mid), low, high, color='0.8', label='nine of ten samples')
-    left.plot(visits(mid), mid, color='0.4', label='median')
+    draw(mid, color='0.4', label='median')
     fig.legend(*left.get_legend_handles_labels(), loc='outside upper center', ncols=3)
     left.set(xlabel='visit, counted from the last', ylabel='loss')
     left.locator_params(axis='x', integer=True)

@@ -182,7 +182,7 @@ class Curves(Recorded):
             + (f", and `skip_start={skip_start}` leaves them out" if n else ""))
         if ax is None: ax = new_axes((6,3))
         style = '-' if n-skip_start>1 else 'o' # a single loss has no line
-        ax.plot(range(skip_start+1, n+1), losses[skip_start:], style, label=_named('train', label))
+        ax.plot(range(skip_start+1, n+1), losses[skip_start:], style, label=_named('train, smoothed', label))
         if with_valid: _plot_valid(self, ax, skip_start, label)
         ends = {row.epoch:i for i,row in zip(self.iters, self.rows)} if show_epochs else {}
         for i in ends.values(): ax.axvline(i, color='0.9', zorder=0)
