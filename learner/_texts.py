@@ -1105,7 +1105,7 @@ texts = {'AccumMetric.__init__': 'Parameters:\n'
  'Notebook.__init__': 'Parameters:\n'
                       '\n'
                       '- `better`: For each column, whether a higher value is better\n'
-                      '- `put`: A function that shows HTML, in place of what it showed before\n'
+                      '- `put`: A function that shows a dict, as `Display` does, in place of what it showed before\n'
                       '- `every`: In seconds: between two drawings of 100 rows; of more rows, more in proportion\n'
                       '- `first`: A function that returns rows to show before the first call of `row`',
  'OnBetter.__init__': 'Parameters:\n'

@@ -1,11 +1,13 @@
 "`learn.fit(…, procs=2)`: workers train, and everything is brought back"
 import copy,errno,logging,os,re,signal,subprocess,sys,threading,time,warnings
+from base64 import b64decode
 from functools import partial
 from pathlib import Path
 import pytest,torch
 from torch import nn
 from torch.utils.data import DataLoader,TensorDataset
 from learner.all import *
+from learner.dist.launch import shown_by
 from test_dist import close,slow
 
 class Seen(Callback):
@@ -414,10 +416,10 @@ def test_one_table_in_the_cell(monkeypatch, tmp_path):
     import IPython,IPython.display
     class Shell: user_global_ns = {}
     class Handle:
-        def __init__(self, html): self.shown = [html.data]
-        def update(self, html): self.shown.append(html.data)
+        def __init__(self, shown): self.shown = [shown]
+        def update(self, shown, raw): self.shown.append(shown)
     handles = []
-    def display(html, display_id): handles.append(Handle(html)); return handles[-1]
+    def display(shown, raw, display_id): handles.append(Handle(shown)); return handles[-1]
     monkeypatch.setattr(IPython, 'get_ipython', lambda: Shell())
     monkeypatch.setattr(IPython.display, 'display', display)
     def cells(html):
@@ -426,11 +428,29 @@ def test_one_table_in_the_cell(monkeypatch, tmp_path):
         parser.feed(html)
         return [float(o) if '.' in o else o for o in found if o.strip() and ':' not in o] # without times
     learner(show=True).fit(2)
-    learn = learner(show=True).fit(2, procs=2)
-    alone,here = handles
+    learn = learner(show=True).fit(2, cbs=ShowGraphCallback(), procs=2)
+    alone,here,graph = handles
+    assert [{*o}=={'image/png','text/plain'} for o in graph.shown]==[True]*2 # one in the place of the other
+    here.shown,alone.shown = ([o['text/html'] for o in h.shown] for h in (here, alone))
     close(cells(alone.shown[-1]), cells(here.shown[-1]), 1e-5)
     assert '<table' in here.shown[-1]
     assert all('put' not in vars(o) for o in learn.cbs)
+
+def test_each_of_a_graph_and_a_table_has_a_display_of_its_own():
+    import matplotlib; matplotlib.use('Agg')
+    sent,learn = {},learner(show=True, cbs=ShowGraphCallback())
+    with shown_by([*learn.cbs], lambda i, shown: sent.setdefault(i, []).append(shown)): learn.fit(2)
+    table,graph = sent.values()
+    assert {k for o in table for k in o}=={'text/html','text/plain'} and 'valid_loss' in table[-1]['text/plain']
+    assert len(graph)==2 and all(b64decode(o['image/png']).startswith(b'\x89PNG') for o in graph)
+    assert not any('put' in vars(o) for o in learn.cbs)
+
+@slow
+def test_what_an_error_of_a_worker_says_it_says_once():
+    with pytest.raises(OSError, match='a broken file') as e: learner().fit(1, cbs=Fails(0), procs=2)
+    text = ''.join(e.value.__notes__)
+    assert 'In the worker' in text and 'in fail' in text
+    for o in ('raised by', 'in epoch 0', 'in process 0 of 2'): assert text.count(o)==1
 
 class Order(Callback):
     "Notes what was drawn, and stops after three batches"

@@ -615,8 +615,8 @@ def test_plots_need_no_validation_and_find_columns_by_name():
         learn = learner(**kwargs).fit(2)
         ax = learn.recorder.plot_loss(skip_start=0, show_epochs=True)
         lines = {o.get_label():o for o in ax.lines if not o.get_label().startswith('_')}
-        assert (list(lines['train'].get_ydata())==learn.recorder.losses
-            and list(lines['train'].get_xdata())==[1,2,3,4,5,6])
+        assert (list(lines['train, smoothed'].get_ydata())==learn.recorder.losses
+            and list(lines['train, smoothed'].get_xdata())==[1,2,3,4,5,6])
         assert [*lines][1:]=={None:[],
             2:['a','b']}.get(kwargs.get('valid') and len(kwargs['valid']) if 'valid' in kwargs else 1, ['valid'])
         for k in [*lines][1:]:
@@ -629,11 +629,11 @@ def test_the_loss_of_a_short_fit_is_seen():
     import matplotlib; matplotlib.use('Agg')
     import matplotlib.pyplot as plt
     def of_full_batches(n): return synth_learner(n_train=1).fit(n).recorder.plot_loss()
-    assert drawn(of_full_batches(4))==dict(train=[1,2,3,4], valid=[1,2,3,4])
+    assert drawn(of_full_batches(4))=={'train, smoothed': [1,2,3,4], 'valid': [1,2,3,4]}
     ax = of_full_batches(1)
-    assert drawn(ax)==dict(train=[1], valid=[1]) and {o.get_marker() for o in ax.lines}=={'o'}
-    assert drawn(synth_learner(n_train=20).fit(1).recorder.plot_loss())['train']==[*range(3, 21)]
-    assert drawn(synth_learner(n_train=99).fit(1).recorder.plot_loss())['train']==[*range(6, 100)]
+    assert drawn(ax)=={'train, smoothed': [1], 'valid': [1]} and {o.get_marker() for o in ax.lines}=={'o'}
+    assert drawn(synth_learner(n_train=20).fit(1).recorder.plot_loss())['train, smoothed']==[*range(3, 21)]
+    assert drawn(synth_learner(n_train=99).fit(1).recorder.plot_loss())['train, smoothed']==[*range(6, 100)]
     plt.close('all')
 
 def test_without_losses_there_is_nothing_to_plot():
@@ -1117,7 +1117,7 @@ def test_bars_are_drawn_seldom():
 def notebook_learner(cbs=None, **kwargs):
     "A learner and the list of all HTML that its fits send"
     sent,progress = [],ProgressCallback(**kwargs)
-    progress.put = sent.append
+    progress.put = lambda shown: sent.append(shown['text/html'])
     return synth_learner(n_train=2, n_valid=1, cbs=cbs, show=True).add_cb(progress),sent
 
 def epochs_in(html): return [int(o[0]) for o in table_of(html)[1:]]
@@ -1126,6 +1126,22 @@ def test_a_fit_of_many_short_epochs_sends_its_table_seldom_and_at_last_whole():
     learn,sent = notebook_learner(every=1e6)
     learn.fit(30)
     assert [epochs_in(o) for o in sent]==[[0], [*range(30)]]
+
+def test_a_front_end_without_html_gets_the_lines_of_a_terminal(capsys):
+    "With each table, in less than half of its size"
+    def fit(bars, put=None):
+        progress = ProgressCallback(bars, every=0., mark_best=True)
+        progress.put = put
+        synth_learner(n_train=2, n_valid=1, show=True, cbs=Recorder(add_time=False)).add_cb(progress).fit(3)
+    sent = []
+    fit('auto', sent.append)
+    fit('text')
+    assert re.fullmatch('epoch 0 train 1/2 [0-9.]+', sent[0]['text/plain'])
+    *_,last = sent
+    lines,shown = capsys.readouterr().out.splitlines(),last['text/plain'].splitlines()
+    assert [o.replace('*', '').split() for o in shown]==[o.replace('*', '').split() for o in lines]
+    assert shown[-1]==lines[-1] and '*' in lines[-1] # where the last row is the best
+    assert len(last['text/plain'])<.5*len(last['text/html'])
 
 def test_a_long_table_is_not_sent_again_with_each_bar():
     sent = []

@@ -413,8 +413,26 @@ def test_plots():
     import matplotlib.pyplot as plt
     a = mk().seeds(3, 2)
     for b in (mk().seeds(3, 2, lr=.01), mk().seeds(range(3, 6), 2)): compare(a, b).plot()
-    for ax in (a.plot(), a.plot('train_loss')): assert all(float(t).is_integer() for t in ax.get_xticks()) # epochs
+    for ax in (a.plot(), a.plot('train_loss')):
+        assert all(float(t).is_integer() for t in ax.get_xticks()) # epochs
+        assert [list(o.get_xdata()) for o in ax.lines]==[list(o.rows['epoch']) for o in a.runs]
     plt.close('all')
+
+def test_a_bar_is_shown_as_those_of_fits(monkeypatch, capsys):
+    import learner.compare.seeds as module
+    shown = []
+    mk().seeds(2, 1) # a learner that shows nothing
+    monkeypatch.setattr(module, 'Display', lambda: shown.append)
+    monkeypatch.setattr(module, 'in_notebook', lambda: True)
+    learn = mk().add_cb(ProgressCallback)
+    learn.seeds(3, 1)
+    bars = [o['text/plain'] for o in shown]
+    assert bars==['seeds 0/3', 'seeds 1/3', 'seeds 2/3', ''] and capsys.readouterr().err==''
+    with pytest.raises(ZeroDivisionError): learn.seeds(3, 1, cbs=Raise('after_fit', ZeroDivisionError))
+    assert shown[-1]['text/plain']=='' # no bar stays
+    monkeypatch.setattr(module, 'in_notebook', lambda: False)
+    learn.seeds(2, 1)
+    assert 'seeds' in capsys.readouterr().err
 
 def test_a_slice_is_a_group():
     a = mk().seeds(4, 1)

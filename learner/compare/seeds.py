@@ -15,10 +15,11 @@ __all__ = ['load_seeds']
 
 # %% ../../nbs/compare/05_seeds.ipynb #imports
 import warnings
+from contextlib import contextmanager
 from dataclasses import dataclass
 import numpy as np
 from torch import nn
-from fastcore.basics import patch
+from fastcore.basics import noop,patch
 from fastcore.foundation import L
 from ..core.checks import brief,listed,nearest,one_of,signature,whole
 from ..data.generators import keep_random
@@ -26,7 +27,7 @@ from ..loop.fitting import check_idle
 from ..loop.interrupt import HeldInInference
 from ..loop.learner import Learner
 from ..record.history import History,Row,is_loss,missing,no_results
-from ..record.progress import ProgressCallback
+from ..record.progress import Display,Lines,Notebook,Out,ProgressCallback,in_notebook
 from ..record.recorder import Recorder,new_axes
 from ..record.files import check_exists,file_path,find_file,read_plain,write_plain
 from ..resume.encoding import decode,encode
@@ -209,7 +210,7 @@ class SeedRuns:
         "Plot a result of each run by epoch"
         name = first_metric(self) if name is None else name
         if ax is None: ax = new_axes((5,3))
-        for o in self.runs: ax.plot(range(1, len(o.rows)+1), o.rows[name], color='C0', alpha=.7, lw=1)
+        for o in self.runs: ax.plot(range(len(o.rows)), o.rows[name], color='C0', alpha=.7, lw=1)
         ax.set(xlabel='epoch', ylabel=name, title=f"{len(self)} runs, {', '.join(self.proof.differ)} varied")
         ax.locator_params(axis='x', integer=True)
         return ax
@@ -268,6 +269,14 @@ def _check_learner(learn, fit, model, args):
     if not learn.cbs.of(Recorder):
         raise ValueError("`seeds` reads the results of a `Recorder`, and the learner has none")
 
+@contextmanager
+def _bar(shown):
+    "A function that draws a bar, where a notebook or a terminal shows those of fits"
+    if not shown: yield noop; return
+    screen = Notebook({}, Display()) if in_notebook() else Lines({}, True, Out('stderr'))
+    try: yield screen.bar
+    finally: screen.close()
+
 @patch
 def seeds(self:Learner,
     n:int|list=5, # Number of runs, or their seeds
@@ -285,11 +294,10 @@ def seeds(self:Learner,
     plan,runs = Plan(self, varied, model, cbs, fit, kwargs),[]
     if not plan.untrained and model is None and 'init' not in varied: warnings.warn(
         "The learner has been trained: all runs begin with the weights that it has now")
-    shown = bool(self.cbs.of(ProgressCallback))
     self.to_device() # the generators of a device are there from now on
-    with keep_random():
-        from tqdm import tqdm
-        for seed in tqdm(numbers, desc='seeds', leave=False, disable=not shown):
+    with keep_random(), _bar(bool(self.cbs.of(ProgressCallback))) as bar:
+        for seed in numbers:
+            bar('seeds', len(runs), len(numbers), '', None)
             try: runs.append(plan.run(seed))
             except KeyboardInterrupt as e: e.args = HeldInInference.at_end,; raise # the copy could resume, but is gone
             if len(runs)==2: Proof.of(varied, runs).check(vary)

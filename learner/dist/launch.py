@@ -11,18 +11,19 @@ __all__ = []
 
 # %% ../../nbs/dist/08_launch.ipynb #imports
 import json,os,pickle,signal,socket,subprocess,sys,tempfile,time,warnings
+from collections import defaultdict
 from contextlib import contextmanager,nullcontext,suppress
 from functools import partial
 from pathlib import Path
 from random import SystemRandom
 from threading import Thread
-from traceback import format_exc
+from traceback import TracebackException
 from fastcore.basics import patch
 from fastcore.foundation import L
 import torch
 from ..core.checks import extra,whole
 from ..data.generators import random_state,set_random_state
-from ..record.progress import Display,Out,ProgressCallback,in_notebook
+from ..record.progress import Display,Out,ProgressCallback,ShowGraphCallback,in_notebook
 from ..record.files import write_bytes
 from ..loop.interrupt import uninterrupted
 from ..loop.learner import Learner
@@ -34,18 +35,20 @@ from .distributed import Distributed
 from .brought_back import Known,brought_back,pack,take_in
 
 # %% ../../nbs/dist/08_launch.ipynb #send
-mark,ready,writing = '\x1dhtml ','\x1dready\n','\x1dwriting\n'
+mark,ready,writing = '\x1dshow ','\x1dready\n','\x1dwriting\n'
 
-def send(html): print(mark+json.dumps(html), flush=True)
+def send(i, shown):
+    "Let display number `i` of the cell show something"
+    print(mark+json.dumps([i, shown]), flush=True)
 
 @contextmanager
 def shown_by(cbs, put):
-    "Let bars and tables be shown by `put`"
-    bars = [o for o in cbs if isinstance(o, ProgressCallback)] if put else []
-    for o in bars: o.put = put
+    "Let bars, tables and graphs be shown by `put`"
+    shows = [o for o in cbs if isinstance(o, (ProgressCallback,ShowGraphCallback))] if put else []
+    for i,o in enumerate(shows): o.put = partial(put, i)
     try: yield
     finally:
-        for o in bars: del o.put
+        for o in shows: del o.put
 
 # %% ../../nbs/dist/08_launch.ipynb #treated_as
 def treatment():
@@ -83,14 +86,16 @@ def work(folder):
     set_random_state(random)
     interrupt_once()
     try:
-        show = shown_by(known.gathering, send if html else None)
+        show = shown_by(known.gathering, send if html and rank==0 else None)
         with treated_as(*warned), learn.added_cbs([distributed_like(learn)]), show:
             if rank==0: print(ready, end='', flush=True)
             getattr(learn, method)(cbs=cbs, **kwargs)
     except KeyboardInterrupt as e: error = e
     except ProcessFailed: pass # that process says why
     except Exception as e:
-        e.add_note(f"In the worker:\n{format_exc()}")
+        here = TracebackException.from_exception(e)
+        here.__notes__ = None # which `e` brings along
+        e.add_note(f"In the worker:\n{''.join(here.format())}")
         if not hasattr(e, 'of_process'): error = sent_error(e, partial(pack, known=())) # that process says why
     signal.signal(signal.SIGINT, signal.SIG_IGN) # Python's own handler comes back when it ends
     if error is not None: write_bytes(path/f'error{rank}', pack(error, ()))
@@ -133,8 +138,8 @@ class Workers:
                 env=env|dict(RANK=str(rank), LOCAL_RANK=str(rank)), encoding='utf-8', errors='replace',
                 start_new_session=True, creationflags=getattr(subprocess, 'CREATE_NEW_PROCESS_GROUP', 0),
                 stdout=subprocess.PIPE if rank==0 else subprocess.DEVNULL, stderr=subprocess.PIPE if rank==0 else err)
-        self.procs,self.display,self.pressed = [start(o) for o in range(n)],Display(),0
-        self.ready = self.writing = False
+        self.procs,self.displays = [start(o) for o in range(n)],defaultdict(Display)
+        self.pressed,self.ready,self.writing = 0,False,False
         self.hung = [] # numbers of those that were killed here, when others had ended
 
     def _err(self, rank): return self.folder/f'err{rank}'
@@ -162,7 +167,9 @@ class Workers:
         out = Out()
         for line in self.procs[0].stdout:
             if line==ready: self.ready = True # from here on a Ctrl-C is agreed on
-            elif line.startswith(mark): self.display(json.loads(line.removeprefix(mark)))
+            elif line.startswith(mark):
+                i,shown = json.loads(line.removeprefix(mark))
+                self.displays[i](shown)
             else:
                 if line.endswith(writing): self.writing = True
                 print(line.removesuffix(writing), end='', file=out, flush=True)

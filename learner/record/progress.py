@@ -10,8 +10,10 @@ __all__ = ['in_notebook', 'Display', 'Notebook', 'Lines', 'Rich', 'ProgressCallb
 
 # %% ../../nbs/record/06_progress.ipynb #imports
 import os,random,sys
+from base64 import b64encode
 from collections import deque
 from contextlib import contextmanager
+from io import BytesIO
 from math import inf
 from numbers import Integral
 from time import perf_counter
@@ -78,17 +80,17 @@ class Display:
     "One display of the running cell, updated in place"
     handle = None
     def __call__(self,
-        html:str, # What it shows from now on
+        shown:dict, # What it shows from now on, by MIME type; a front end takes the best that it can show
     ):
-        from IPython.display import HTML,display
-        if self.handle is None: self.handle = display(HTML(html), display_id=True)
-        else: self.handle.update(HTML(html))
+        from IPython.display import display
+        if self.handle is None: self.handle = display(shown, raw=True, display_id=True)
+        else: self.handle.update(shown, raw=True)
 
 class Notebook:
     "One display, which ends as a table"
     def __init__(self,
         better, # For each column, whether a higher value is better
-        put, # A function that shows HTML, in place of what it showed before
+        put, # A function that shows a dict, as `Display` does, in place of what it showed before
         every:float=0., # In seconds: between two drawings of 100 rows; of more rows, more in proportion
         first=tuple, # A function that returns rows to show before the first call of `row`
     ):
@@ -97,9 +99,9 @@ class Notebook:
         self.drawn = self.row_drawn = -inf # when it was last drawn, and last drawn for a new row
     def bar(self, desc, n, total, loss, pct):
         self.rows = self.rows or self.first()
-        frac = f'max="{total}" value="{n}"' if total else ''
-        if self.is_due(self.drawn):
-            self.draw(f'<div><progress {frac} style="width:20em"></progress> {desc} {n}/{total or "?"}{loss}</div>')
+        if not self.is_due(self.drawn): return
+        frac,text = f'max="{total}" value="{n}"' if total else '',f'{desc} {n}/{total or "?"}{loss}'
+        self.draw(f'<div><progress {frac} style="width:20em"></progress> {text}</div>', [text])
     def row(self, rows):
         self.rows = rows
         if self.is_due(self.row_drawn): self.draw(); self.row_drawn = self.drawn
@@ -107,10 +109,14 @@ class Notebook:
     def close(self):
         if self.drawn>-inf: self.draw()
     def is_due(self, drawn): return perf_counter()>=drawn+self.every*len(self.rows)/100 # all rows are sent each time
-    def draw(self, bar=''):
+    def draw(self, bar='', lines=()):
         rows = History(map(_visible, self.rows))
         best = [(rows.best(k, v), k) for k,v in self.better.items()]
-        self.put((html_table(rows.names, rows.table(), best) if rows else '')+bar)
+        names,vals = rows.names,rows.table()
+        html = html_table(names, vals, best) if rows else ''
+        marks = [[k for j,k in best if j==i] for i in range(len(vals))]
+        text = [text_row(names), *(text_row(names, v, o) for v,o in zip(vals, marks))] if rows else []
+        self.put({'text/html':html+bar, 'text/plain':'\n'.join([*text, *lines])})
         self.drawn = perf_counter()
 
 # %% ../../nbs/record/06_progress.ipynb #Lines
@@ -197,7 +203,7 @@ _bars = 'auto','tqdm','rich','text'
 class ProgressCallback(Callback):
     "Bars while training and validating, and a table of the recorder's rows"
     order,only_one,watches = 60,True,True
-    put = None # shows HTML in the place of the running cell
+    put = None # shows in the cell what a worker of `procs` sends, as `Display` does
     kind = rec = None # in an inference before its `before_fit`
     next = inf
     @checked(every='>=0', print_every=...)
@@ -283,18 +289,27 @@ class PrintProgress(ProgressCallback):
     ): super().__init__('text', print_every=every, mark_best=mark_best)
 
 # %% ../../nbs/record/06_progress.ipynb #ShowGraphCallback
+def _png(fig):
+    "A figure as a message to a notebook has it"
+    fig.savefig(file := BytesIO(), format='png', bbox_inches='tight')
+    return b64encode(file.getvalue()).decode()
+
 class ShowGraphCallback(Callback):
     "Redraw training and validation losses after each row of results"
     order,run_valid,only_fit,watches = ProgressCallback.order+5,False,True,True
-    handle = None
+    handle = put = None
     def before_fit(self): self.handle = None
     def after_row(self):
-        if not in_notebook(): return
+        if not (self.put or in_notebook()): return
         import matplotlib.pyplot as plt
-        from IPython.display import display
         if not (n := len(self.learn.recorder.losses)): return
         ax = self.learn.recorder.plot_loss(skip_start=0)
         if pct := self.learn.pct_train: ax.set_xlim(0, 1.03*n/pct) # with room for the last point
-        if self.handle is None: self.handle = display(ax.figure, display_id=True)
-        else: self.handle.update(ax.figure)
+        self.show(ax.figure)
         plt.close(ax.figure)
+
+    def show(self, fig):
+        if self.put: return self.put({'image/png':_png(fig), 'text/plain':repr(fig)})
+        from IPython.display import display # in the formats that the notebook has chosen
+        if self.handle is None: self.handle = display(fig, display_id=True)
+        else: self.handle.update(fig)
