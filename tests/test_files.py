@@ -80,6 +80,9 @@ def test_the_file_is_fastais():
     assert equal(dict(read()), dict(learn.model.state_dict()))
     learn.fit(1).save(buf)
     res = read()
+    torch.optim.SGD(mk().model.parameters(), .1, .9).load_state_dict(res['opt']) # the names do not disturb torch
+    names = [g.pop('param_places') for g in res['opt']['param_groups']]
+    assert names==[[f'model.{k}' for k,_ in learn.model.named_parameters()]]
     assert ([*res]==['model','opt'] and equal(dict(res['model']), dict(learn.model.state_dict()))
         and equal(res['opt'], learn.opt.state_dict()))
     learn.save(buf, with_opt=False)

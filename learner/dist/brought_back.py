@@ -27,7 +27,7 @@ from ..restore.held import put_buffers
 from ..restore.places import model_and_loss
 from ..loop.loop import bound_attrs,count_attrs
 from ..loop.position import put_state
-from ..result.saving import put_opt
+from ..result.saving import opt_state,put_opt
 from ..resume.saved_run import attrs_beside
 
 # %% ../../nbs/dist/07_brought_back.ipynb #known_objects
@@ -162,7 +162,7 @@ class TrainedOpt:
         objects = [*known.objects, *groups_of(opt)]
         attrs = [{k:v for k,v in attrs_beside(o).items() if _packs(v, objects)} for o in parts_of(opt)]
         added = [] if is_new else [*map(new_groups, parts_of(opt))]
-        return cls(is_new, added, opt.state_dict(), pack(attrs, objects))
+        return cls(is_new, added, opt_state(learn), pack(attrs, objects))
 
     def put(self, learn, known,
         weights, # Of the model

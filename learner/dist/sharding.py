@@ -37,7 +37,7 @@ from ..restore.places import model_and_loss
 from ..model.hypers import parts_of
 from ..data.batches import tensors_in
 from ..record.files import atomic_folder,hash_of,parts_folder
-from ..technique.averaging import WeightAverage,averaged_in
+from ..technique.averaging import WeightAverage
 from ..technique.mixed_precision import MixedPrecision
 from .processes import ProcessFailed
 from .engine import make_accelerator,trained_modules
@@ -197,7 +197,8 @@ class Shards:
         "`trade` in all optimizers, and `change` the averages of weights that callbacks have"
         for opt in parts_of(self.learn.opt): trade(opt, to, change)
         for cb in averaging(self.learn):
-            cb.avg = [change(o, to.get(id(p), p)) for o,p in zip(cb.avg, averaged_in(self.learn.model, cb.buffers))]
+            ps = [to.get(id(p), p) for p in cb.tensors()]
+            cb.avg,cb.params = [change(*o) for o in zip(cb.avg, ps)],ps[:len(cb.params)]
 
     @torch.no_grad()
     def join(self,

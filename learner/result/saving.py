@@ -23,7 +23,7 @@ from ..values.digests import digest
 from ..data.batches import map_tensors,tensors_in
 from ..data.loaders import check_device
 from ..loop.learner import Learner
-from ..restore.places import model_and_loss
+from ..restore.places import model_and_loss,weights_by_name
 from ..restore.snapshot import OptSnapshot,Snapshot
 from ..model.groups import norm_bias_params
 from ..model.hypers import first_groups,group_numbers,hypers,is_split,join,keep_tensors,number_groups,parts_of
@@ -99,7 +99,7 @@ def save(self:Learner,
     with in_use(self.opt):
         saved = dict(model=weights_of(self.model))
         if of_loss := {k:weights_of(m) for k,m in _trained_in_loss(self).items()}: saved['loss'] = of_loss
-        if with_opt: saved['opt'] = on_cpu(self.opt.state_dict()) # a scheduler may have left numbers of numpy
+        if with_opt: saved['opt'] = on_cpu(opt_state(self)) # a scheduler may have left numbers of numpy
         if bare and of_loss: warnings.warn(f"`{file.name}` holds the weights of the model, without those of "
             f"{listed(of_loss)}, which are trained too: a file that ends in `.pth` has both", stacklevel=4)
         if bare or len(saved)==1: saved = saved['model']
@@ -107,27 +107,59 @@ def save(self:Learner,
             (_write_bare if bare else write_plain)(self.saved, file, 'learn.saved')
     return file
 
+# %% ../../nbs/result/06_saving.ipynb #opt_state
+def opt_state(learn):
+    "The `state_dict` of the optimizer, with names of parameters in its groups, as `weights_by_name` has them"
+    names = {id(t):k for k,t in reversed(weights_by_name(learn).items())} # a tied one has several: the first
+    def sizes(groups): return [len(g.get('params', ())) for g in groups]
+    def with_names(opt, state):
+        groups = state.get('param_groups', []) if isinstance(state, dict) else []
+        if sizes(groups)!=sizes(opt.param_groups): return state # in a format of its own
+        places = [[names.get(id(p)) for p in g['params']] for g in opt.param_groups]
+        return {**state, 'param_groups': [{**g, 'param_places': ks} for g,ks in zip(groups, places)]}
+    opt,state = learn.opt,learn.opt.state_dict()
+    if not isinstance(opt, OptimList): return with_names(opt, state)
+    return {**state, 'opts': [*map(with_names, opt.opts, state['opts'])]}
+
 # %% ../../nbs/result/06_saving.ipynb #order_here
-def order_here(model, weights):
-    "A function that brings values of a group's parameters from the order of a file's `weights` to that here"
+def _order_of_weights(model, weights):
+    "A function that puts a group's parameters in the order of a file's `weights`"
     there,first,firsts = {k:i for i,k in enumerate(weights)},{},{}
     for i,(k,p) in enumerate(zip(weights_of(model), model.state_dict(keep_vars=True).values())):
         first.setdefault(id(p), i) # tied ones have several names
         if k in there: firsts[id(p)] = min(there[k], firsts.get(id(p), there[k]))
-    def f(params, values):
+    def f(params):
         ids = [id(p) for p in params]
         by_model = all(i in firsts for i in ids) and ids==sorted(ids, key=first.get) # here, and so in the file too
-        if not by_model or len(ids)!=len(values): return values
-        of = dict(zip(sorted(ids, key=firsts.get), values))
-        return [of[i] for i in ids]
+        return sorted(params, key=lambda p: firsts[id(p)]) if by_model else params
+    return f
+
+def order_here(learn, weights):
+    "A function that puts parameters of a group in the order in which a group of a file, saved with `weights`, has them"
+    named,by_weights = weights_by_name(learn),_order_of_weights(learn.model, weights)
+    def f(params, group):
+        names = group.get('param_places')
+        if len(group['params'])!=len(params): return params # torch refuses them
+        if names is None: return by_weights(params)
+        ids,found = {*map(id, params)},[named.get(k) for k in names]
+        if away := [k for k,p in zip(names, found) if p is not None and id(p) not in ids]: raise ValueError(
+            f"`{away[0]}` was in another parameter group: give the `splitter` of then")
+        rest = iter([p for p in params if all(p is not o for o in found)])
+        return [next(rest) if p is None else p for p in found]
     return f
 
 def _in_order(opt, groups, order):
-    "Groups of a file, in whose `params` the numbers of the file are in the order of our parameters"
-    res = [{**g, 'params': order(o['params'], g['params'])} for o,g in zip(opt.param_groups, groups)]
+    "Groups of a file, with their numbers in the order of our parameters; and our parameters, in the order of the file"
+    res,params = [],[]
+    for ours,g in zip(opt.param_groups, groups):
+        there = order(ours['params'], g)
+        params += there
+        number = dict(zip(map(id, there), g['params']))
+        fits = len(number)==len(g['params'])==len(there)
+        res.append({**g, 'params': [number[id(p)] for p in ours['params']]} if fits else g)
     if isinstance(opt, torch.optim.LBFGS) and any(a['params']!=b['params'] for a,b in zip(res, groups)):
         raise ValueError("the model defines its parameters in another order, and the state of `LBFGS` is of all as one")
-    return res
+    return res,params
 
 # %% ../../nbs/result/06_saving.ipynb #groups
 _of_device = 'foreach','fused','capturable','differentiable'
@@ -151,6 +183,16 @@ def _restore_types(opt, saved, of_tensors):
             now = opt.state[p].get(k)
             tensors = isinstance(v, torch.Tensor) and isinstance(now, torch.Tensor)
             if tensors and v.dtype!=now.dtype: opt.state[p][k] = v.to(now.device, copy=True)
+
+def _check_shapes(learn, opt):
+    "Refuse state of another shape than its parameter, which torch's optimizers would find in a step"
+    of_other_shapes = torch.optim.LBFGS,torch.optim.Adafactor
+    if not type(opt).__module__.startswith('torch.optim') or isinstance(opt, of_other_shapes): return
+    names = {id(t):k for k,t in weights_by_name(learn).items()}
+    for i,p in enumerate(params_of(opt)):
+        for k,v in opt.state.get(p, {}).items():
+            if isinstance(v, torch.Tensor) and v.ndim and v.shape!=p.shape: raise ValueError(f"`{k}` of parameter "
+                f"`{names.get(id(p), i)}` has the shape {tuple(v.shape)}, and the parameter {tuple(p.shape)}")
 
 # %% ../../nbs/result/06_saving.ipynb #own_format
 def _groups_in(saved):
@@ -188,7 +230,9 @@ def _put_own(learn, opt, saved):
     else: joined = False; _split_as_in_fit(learn, opt)
     def there(t): return t.to(learn.device if t.ndim else t.device, copy=True) # torch counts steps on the CPU
     opt.load_state_dict(map_tensors(there, saved))
+    params = params_of(opt)
     if joined: spare(opt, norm_bias_params(learn.model))
+    return params
 
 # %% ../../nbs/result/06_saving.ipynb #put_opt
 def _put_one(learn, opt, saved, same_types, order):
@@ -205,26 +249,31 @@ def _put_one(learn, opt, saved, same_types, order):
         f"{len(groups)} parameter groups, and the optimizer has {len(opt.param_groups)}: give the `splitter` of then; "
         "and if a callback has added groups, add them before, by `learn.create_opt()` and "
         "`learn.opt.add_param_group(…)`")
+    params = params_of(opt)
     if len(groups)==len(opt.param_groups):
-        groups = _in_order(opt, groups, order)
+        groups,params = _in_order(opt, groups, order)
         saved = {**saved, 'param_groups': groups}
         groups = [_merged(*o) for o in zip(opt.param_groups, groups)]
     uncopied = [{k:v for k,v in g.items() if getattr(v, 'layout', None) in compressed} for g in groups] # by torch
-    groups = [{k:v for k,v in g.items() if k not in kept} for g,kept in zip(groups, uncopied)]
+    groups = [{k:v for k,v in g.items() if k not in kept and k!='param_places'} for g,kept in zip(groups, uncopied)]
     before,shared = [dict(g) for g in opt.param_groups],{}
     opt.load_state_dict({**saved, 'param_groups': groups})
     for g,was in zip(opt.param_groups, before): keep_tensors(g, was, shared) # that torch replaces
     for g,kept in zip(opt.param_groups, uncopied): g.update(copied(kept))
     _restore_types(opt, saved, same_types)
+    _check_shapes(learn, opt)
     if joined: spare(opt, norm_bias_params(learn.model))
+    return params
 
 def _types(weights): return {o.dtype for o in weights.values() if isinstance(o, torch.Tensor) and o.is_floating_point()}
 
 def put_opt(learn, saved, weights):
-    "Load the state of a torch optimizer, or of several as one. `weights` were saved with it"
+    """Load the state of a torch optimizer, or of several as one; returns its parameters in the order of `saved`.
+    `weights` were saved with it"""
     if learn.opt is None: learn.create_opt()
-    _put_all(learn, learn.opt, saved, weights)
+    params = _put_all(learn, learn.opt, saved, weights)
     learn.note_rates() # those of the file will be no news to a fit
+    return params
 
 def _numbered(states):
     "States in which groups that were added have numbers too, where weight decay has split some"
@@ -240,12 +289,13 @@ def _put_all(learn, opt, saved, weights):
         theirs = f"{len(states)} optimizer{'s as one' if 'opts' in saved else ''}"
         raise ValueError(f"the saved state is of {theirs}, and here {'are' if len(opts)>1 else 'is'} {len(opts)}")
     same_types = _types(weights)==_types(weights_of(learn.model))
-    order = order_here(learn.model, weights)
+    order,params = order_here(learn, weights),[]
     if is_split(opt.param_groups): number_groups(opt) # those that have been added, too
     for o,s in zip(opts, _numbered(states)):
-        if _in_own_format(o, s): _put_own(learn, o, s)
-        else: _put_one(learn, o, s, same_types, order)
+        if _in_own_format(o, s): params += _put_own(learn, o, s)
+        else: params += _put_one(learn, o, s, same_types, order)
     if isinstance(opt, OptimList): opt.n = saved['n']
+    return params
 
 # %% ../../nbs/result/06_saving.ipynb #undone_on_error
 class _ExtraState:

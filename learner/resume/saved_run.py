@@ -10,7 +10,7 @@ Weights and the optimizer's state are a small part of what training is made of. 
 | `loss` | those of modules in the loss | `Weights.of` | `Weights.put`, `learn.load` |
 | `hidden` | buffers and trained parameters that are in no `state_dict`; gradients of parameters that the optimizer does not train | `Weights.of` | `Weights.put` |
 | `attributes` | attributes of model and loss that training has changed | `Weights.of` | `Weights.put_attributes` |
-| `opt` | the optimizer's `state_dict` | `OptState.of` | `OptState.put`, `learn.load` |
+| `opt` | the optimizer's `state_dict`, with names of the parameters in its groups | `OptState.of` | `OptState.put`, `learn.load` |
 | `outside` | its hyper-parameters outside of the fit | `OptState.of` | `OptState.put` |
 | `opt_attrs` | attributes that an optimizer of your own has | `OptState.of` | `OptState.put` |
 | `at` | where the run is: a `Position`, without its `callbacks`, `state` and `attributes`, which have keys of their own, and `others`; `modules`, `runs`, `evaluated` and `stop_reason` only if there are some | `Position.of`, `complete`, `position_to_file` | `position_from_file`, `Position.put` |
@@ -47,7 +47,7 @@ from ..model.hypers import all_hypers,hypers,parts_of,set_hyper,with_added
 from ..model.optimizer import clear_state,own_attrs,params_of
 from ..model.weights import hidden_of,load_weights,put_hidden,refuse_lazy,unwrapped,weights_of
 from ..record.files import on_cpu
-from ..result.saving import order_here,put_opt
+from ..result.saving import opt_state,put_opt
 from .encoding import Decoder,Encoder,decode,encode
 from .origin import Origin,versions
 
@@ -131,23 +131,26 @@ class OptState:
         now = {} if learn.mode=='fit' else all_hypers(learn.opt)
         outside = None if at is None else encode(at.hypers_and_grads.outside | now, 'outside')
         attrs = [saved_attrs(o, named)[0] for o in parts_of(learn.opt)]
-        return cls(on_cpu(learn.opt.state_dict()), outside, attrs)
+        return cls(on_cpu(opt_state(learn)), outside, attrs)
 
     def put(self, learn, weights, named):
+        "Give it to `learn`; returns the parameters of the optimizer in the order of the file"
         if self.opt is None: # it was saved before there was an optimizer
             if learn.opt is not None: clear_state(learn.opt)
-            return
-        self._load(learn, weights)
+            return []
+        params = self._load(learn, weights)
         outside = decode(self.outside or {}, learn.device)
         for k in outside.keys() & {*hypers(learn.opt)}: set_hyper(learn.opt, k, with_added(learn.opt, k, outside[k]))
         for opt,attrs in zip(parts_of(learn.opt), self.opt_attrs): put_attrs(opt, attrs, learn.device, named)
+        return params
 
     def _load(self, learn, weights):
         if learn.opt is None: learn.create_opt()
         own = {k for g in learn.opt.param_groups for k in g}
-        put_opt(learn, self.opt, weights)
+        params = put_opt(learn, self.opt, weights)
         for g in learn.opt.param_groups:
             for k in _of_schedulers-own: g.pop(k, None) # the scheduler of the run puts them there again
+        return params
 
 # %% ../../nbs/resume/03_saved_run.ipynb #opt_attrs
 def attrs_beside(opt):
@@ -201,13 +204,12 @@ def position_to_file(at, opt, enc):
     res['hypers_and_grads']['grads'] = [at.hypers_and_grads.grads.get(p) for p in params_of(opt)]
     return enc(res, 'at')
 
-def position_from_file(v, opt, dec, state, callbacks, order):
-    "Where the run was"
+def position_from_file(v, params, dec, state, callbacks):
+    "Where the run was. `params` are those of the optimizer, in the order of the file"
     if v is None: return None
     at = dec(v)
-    grads,groups = iter(at['hypers_and_grads']['grads']),[g['params'] for g in opt.param_groups]
-    grads = [g for params in groups for g in order(params, [next(grads) for _ in params])]
-    at['hypers_and_grads']['grads'] = {p:g for p,g in zip(params_of(opt), grads) if g is not None}
+    grads = at['hypers_and_grads']['grads']
+    at['hypers_and_grads']['grads'] = {p:g for p,g in zip(params, grads) if g is not None}
     at |= {o.name: o.type(**at[o.name]) for o in fields(Position) if is_dataclass(o.type)}
     return Position(**at, state=state, callbacks=callbacks)
 
@@ -231,11 +233,11 @@ class RunState:
             lineage=[o._asdict() for o in learn.lineage],
             frozen=[k for k,p in unwrapped(learn.model).named_parameters() if not p.requires_grad])
 
-    def put(self, learn, weights, named):
-        "Give it to `learn`; returns where the run was. `weights` were saved with it"
+    def put(self, learn, params, named):
+        "Give it to `learn`; returns where the run was. `params` are those of the optimizer, in the order of the file"
         dec = Decoder(learn.device, named)
         state,callbacks = dec(self.state),dec(self.callbacks)
-        at = position_from_file(self.at, learn.opt, dec, state, callbacks, order_here(learn.model, weights))
+        at = position_from_file(self.at, params, dec, state, callbacks)
         if at is not None: at.show(learn)
         # callbacks may change theirs, and a run that resumes gives them these again
         states = copied(callbacks, stays=IsWeight(learn))
@@ -247,7 +249,7 @@ class RunState:
         return at
 
 # %% ../../nbs/resume/03_saved_run.ipynb #SavedRun
-file_format = 8 # raise it when what a file holds, or how, is changed
+file_format = 9 # raise it when what a file holds, or how, is changed
 
 def _check_format(saved):
     "Refuse what is no state file, or one of another format"
@@ -281,9 +283,9 @@ class SavedRun:
         learn.to_device() # the optimizer's state goes where the weights are
         self.weights.put(learn)
         named = weights_by_name(learn)
-        self.opt.put(learn, self.weights.model, named)
+        params = self.opt.put(learn, self.weights.model, named)
         self.weights.put_attributes(learn, named)
-        return self.state.put(learn, self.weights.model, named)
+        return self.state.put(learn, params, named)
 
     def as_dict(self):
         "What a file holds"

@@ -12,6 +12,7 @@ __all__ = ['WeightAverage', 'EMA', 'SWA']
 # %% ../../nbs/technique/06_averaging.ipynb #imports
 from contextlib import contextmanager,nullcontext
 from itertools import chain
+from operator import is_
 from types import SimpleNamespace
 import torch
 from torch import nn
@@ -118,19 +119,27 @@ def _tell_none(cb, *settings):
 class _Averaging(Callback):
     "Keeps the average `avg` of the weights at `n` moments, as long as the model has the same weights"
     run_valid,from_start = False,True
-    _stateattrs = 'avg','n','steps'
+    _stateattrs = 'avg','params','n','steps'
     anew = False     # whether each fit starts again
     outdated = False # other weights have been loaded, and the next fit starts from these
     def __init__(self, buffers):
         self.buffers,self.avg,self.n,self.steps,self.fitting = buffers,None,0,0,False
-        self.of = self.params = None # the model that is averaged, and its parameters; None if they come from a file
+        self.of,self.params = None,[] # the model that is averaged, and its parameters, whose averages are the first
         self.depth = 0 # of validations inside one another
 
-    def _tensors(self):
+    def tensors(self):
+        "Tensors of the model, in the order of their averages"
         if self.learn is None: raise RuntimeError(
             f"`{type(self).__name__}` belongs to no Learner now. "
             "If it was for one fit only, `learn.add_cb` brings it back")
-        return averaged_in(self.learn.model, self.buffers)
+        ts = averaged_in(self.learn.model, self.buffers)
+        if self.avg is not None and not all(map(is_, self.params, ts)): self._follow(ts)
+        return ts
+    def _follow(self, ts):
+        "Bring the averages into the order that the parameters have in the model now: pruning changes it"
+        params,of = ts[:len(self.params)],dict(zip(map(id, self.params), self.avg))
+        if {*map(id, params)}!=of.keys(): return # they are others
+        self.avg,self.params = [*(of[id(p)] for p in params), *self.avg[len(params):]],params
 
     def before_fit(self):
         if self.learn.mode!='fit': return
@@ -139,7 +148,7 @@ class _Averaging(Callback):
         if self.anew or self.outdated: self.avg = None
         if self.avg is None: self._start()
         self._check_model()
-        self.avg = _wide(self.avg, self._tensors())
+        self.avg = _wide(self.avg, self.tensors())
         self.fitting,self.depth,self.steps = True,0,self.learn.opt_step
     def _refuse_sparse(self):
         for k,p in self.learn.model.named_parameters():
@@ -150,26 +159,24 @@ class _Averaging(Callback):
 
     def _start(self):
         "Begin with the weights of the model"
-        ts = self._tensors()
+        ts = averaged_in(self.learn.model, self.buffers)
         self.avg,self.n,self.outdated = _wide([o.detach().clone() for o in ts], ts),0,False
-        self.of,self.params = unwrapped(self.learn.model),[*self.learn.model.parameters()]
+        self.of,self.params = unwrapped(self.learn.model),averaged_in(self.learn.model, False)
     def _check_model(self):
         "Refuse other weights than those of the average; begin anew with them if there is none yet"
-        name,shapes = type(self).__name__,[o.shape for o in self._tensors()]
-        same = self.of in (None, unwrapped(self.learn.model)) and not self._replaced()
-        if same and [a.shape for a in self.avg]==shapes: return
+        name,ts = type(self).__name__,self.tensors()
+        same = self.of in (None, unwrapped(self.learn.model)) and not self._replaced(ts)
+        if same and [a.shape for a in self.avg]==[o.shape for o in ts]: return
         if self.n: raise ValueError(f"The average of `{name}` is that of another model, with other weights: "
             f"give a new `{name}` to a fit that begins with these")
         self._start()
     def cleanup_fit(self):
         if self.learn.mode=='fit': self.fitting = False
-    def _replaced(self):
+    def _replaced(self, ts):
         "Whether the model has parameters that are others than before, with other values: layers were replaced"
-        if not self.params: return False
-        now = [*self.of.parameters()]
         def other(a, b): return not in_parts(a) and not torch.equal(a.to(b), b)
-        if any(a is not b and a.shape==b.shape and other(a, b) for a,b in zip(self.params, now)): return True
-        self.params = now
+        if any(a is not b and a.shape==b.shape and other(a, b) for a,b in zip(self.params, ts)): return True
+        self.params = averaged_in(self.learn.model, False)
         return False
     def after_load(self): self.outdated = True
 
@@ -177,8 +184,13 @@ class _Averaging(Callback):
         state = self.state_dict()
         return SimpleNamespace(state_dict=lambda: state)
     def load_state_dict(self, state):
+        before = self.params
         super().load_state_dict(state)
-        if self.avg is not None and self.learn is not None: self.avg = _wide(self.avg, self._tensors())
+        ts = [] if self.learn is None else averaged_in(self.learn.model, self.buffers)
+        if not {*map(id, self.params)}<={*map(id, ts)}: self.params = before # of another model: by their order
+        if self.avg is None or self.learn is None: return
+        self._follow(ts)
+        self.avg = _wide(self.avg, ts)
 
     def _stepped(self):
         "Whether the step that is over was taken, and not cancelled"
@@ -191,7 +203,8 @@ class _Averaging(Callback):
     ):
         "Move the average towards the weights of the model"
         self.n += 1
-        ts = [o if o.dtype is a.dtype else o.to(a.dtype) for a,o in zip(self.avg, self._tensors())]
+        ts = self.tensors()
+        ts = [o if o.dtype is a.dtype else o.to(a.dtype) for a,o in zip(self.avg, ts)]
         n = sum(map(in_parts, ts)) if self.buffers else 0 # they are first, and torch takes no others beside them
         for some in slice(n),slice(n, None):
             if self.avg[some]: torch._foreach_lerp_(self.avg[some], ts[some], weight)
@@ -205,12 +218,12 @@ class _Average(_Averaging):
     def averaged(self):
         "Have the average in the model for a while"
         self._check()
-        if any(map(in_parts, self._tensors())): raise RuntimeError("With `Distributed(shard=True)`, the model is in "
+        if any(map(in_parts, self.tensors())): raise RuntimeError("With `Distributed(shard=True)`, the model is in "
             f"parts in the middle of an epoch, and cannot have the average of `{type(self).__name__}` for a while: "
             "use it between epochs")
         norms = _Norms(self)
         with norms.kept(), in_use(self.learn.opt): # an optimizer with an average of its own does not touch this one
-            ts = self._tensors()
+            ts = self.tensors()
             weights = [o.data for o in ts]
             _put(ts, [a.to(o.dtype) for a,o in zip(self.avg, ts)])
             try: self._renew(norms); yield self
@@ -219,7 +232,7 @@ class _Average(_Averaging):
     def apply(self):
         "Put the average into the model for good"
         self._check()
-        ts,trained = self._tensors(),to_eval(self.learn.opt)
+        ts,trained = self.tensors(),to_eval(self.learn.opt)
         with torch.no_grad():
             for a,o in zip(self.avg, ts): o.copy_(a)
         self._renew(_Norms(self))

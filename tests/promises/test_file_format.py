@@ -11,7 +11,7 @@ from learner.resume.encoding import decode,encode
 from learner.resume.saved_run import file_format
 
 # What the keys of a file are, by format. A change of these lines comes with a new format
-keys = {8: '''format versions versions.learner versions.python versions.torch code model loss hidden attributes opt
+keys = {9: '''format versions versions.learner versions.python versions.torch code model loss hidden attributes opt
     outside opt_attrs at at.next at.batch at.announced at.exact at.results at.settings
     at.counters at.counters.epoch at.counters.train_iter at.counters.opt_step at.counters.epoch_start
     at.bounds at.bounds.n_epoch at.bounds.start_epoch at.bounds.n_train_iter at.bounds.n_step
@@ -20,8 +20,8 @@ keys = {8: '''format versions versions.learner versions.python versions.torch co
     at.loader at.loader.n at.loader.at_start at.loader.now at.loader.idxs at.loader.workers
     at.loader.exhausted at.loader.old_workers at.loader.description at.loader.counts at.loader.moved
     callbacks callbacks.recorder state lineage frozen'''}
-kinds = {8: 'missing weight grad device array number row numbers dict list bytes complex'}
-random_states = {8: 'python numpy torch own'} # in `at.loader.now`, besides those of devices
+kinds = {9: 'missing weight grad device array number row numbers dict list bytes complex'}
+random_states = {9: 'python numpy torch own'} # in `at.loader.now`, besides those of devices
 
 deep = 'versions','at','at.counters','at.bounds','at.hypers_and_grads','at.loader','callbacks'
 def found(o, where=''):

@@ -1,0 +1,147 @@
+"""Pruning in a fit changes names and order of the model's parameters, but not the parameters: state and averages stay
+with theirs"""
+import warnings
+from copy import deepcopy
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.nn.utils import prune
+from learner.all import *
+
+def data():
+    torch.manual_seed(9)
+    x = torch.randn(40, 6)
+    return (x[:32], x[:32,:2].sum(1)),(x[32:], x[32:,:2].sum(1))
+
+def mk(path='.', opt_func=torch.optim.Adam, pruned=False, **kw):
+    train,valid = ([*zip(x.split(8), y[:,None].split(8))] for x,y in data())
+    torch.manual_seed(0)
+    m = nn.Sequential(nn.Linear(6, 4), nn.BatchNorm1d(4), nn.ReLU(), nn.Linear(4, 1))
+    if pruned: pruned_alike(m)
+    return Learner(DataLoaders(train, valid), m, nn.MSELoss(), opt_func=opt_func, lr=.05, path=path, **kw)
+
+def pruned_alike(m, ks=(0, 1)):
+    "Weight and bias of the batch norm have one shape, and those of the linear layer have not"
+    for i in ks: prune.l1_unstructured(m[i], 'weight', .5)
+
+def removed(m):
+    pruned_alike(m)
+    for i in (0, 1): prune.remove(m[i], 'weight')
+
+class Prune(Callback):
+    "In the middle of an epoch, or after its training"
+    def __init__(self, how, epoch=0, iter=None): self.how,self.at,self.iter_ = how,epoch,iter
+    def before_step(self):
+        if (self.epoch, self.iter)==(self.at, self.iter_): self.how(self.learn.model)
+    def after_train(self):
+        if self.epoch==self.at and self.iter_ is None: self.how(self.learn.model)
+
+def weights(learn): return {k:v.clone() for k,v in learn.model.state_dict().items()}
+def rows(learn): return [{k:v for k,v in dict(r).items() if k!='time'} for r in learn.recorder.rows]
+def equal(a, b): return a.keys()==b.keys() and all(torch.equal(v, b[k]) for k,v in a.items())
+
+def stop(learn):
+    def interrupt(): raise KeyboardInterrupt
+    if learn.training and learn.epoch==1 and learn.iter==1: learn.at_pause(interrupt, stops=True)
+
+@pytest.mark.parametrize('how,pruned', [(removed, False), (pruned_alike, True)], ids=['removed','pruned'])
+@pytest.mark.parametrize('ema', [False, True], ids=['','ema'])
+@pytest.mark.parametrize('accumulates', [False, True], ids=['','accumulates'])
+def test_a_run_that_pruned_resumes_from_a_file(tmp_path, how, pruned, ema, accumulates):
+    "In a new model, in which the optimizer has the order of this model"
+    def cbs(): return [Prune(how), *[EMA(.9)]*ema, *[GradientAccumulation(24)]*accumulates]
+    whole,a = mk().fit(3, cbs=cbs()),mk(tmp_path)
+    with pytest.raises(KeyboardInterrupt): a.fit(3, cbs=[*cbs(), on(event.after_batch)(stop)])
+    assert [p.shape for p in a.opt.param_groups[0]['params'][:2]]==[(4, 6), (4,)]
+    a.save_state('a')
+    b = mk(tmp_path, pruned=pruned).load_state('a')
+    assert bool(b.at.hypers_and_grads.grads)==accumulates
+    with warnings.catch_warnings():
+        warnings.simplefilter('ignore') # `stop` is gone
+        b.resume(cbs=cbs())
+    assert equal(weights(whole), weights(b)) and rows(whole)==rows(b)
+
+@pytest.mark.parametrize('kw', [{}, dict(wd=.1)], ids=['','wd'])
+def test_a_file_of_a_pruned_model_is_loaded_by_name(tmp_path, kw):
+    a = mk(tmp_path).fit(1, **kw)
+    pruned_alike(a.model)
+    a.save('a')
+    b = mk(tmp_path, pruned=True).load('a')
+    assert [n for n,_ in b.model.named_parameters()][:2]==['0.bias','0.weight_orig']
+    def moments(learn): return {k:learn.opt.state[p]['exp_avg'] for k,p in learn.model.named_parameters()}
+    assert equal(moments(a), moments(b))
+    b.save('b') # and back, where the optimizer has another order than the model
+    mine = moments(a)
+    a.opt.state.clear()
+    assert equal(moments(a.load('b')), mine)
+
+def test_the_state_of_lbfgs_of_a_pruned_model_is_refused(tmp_path):
+    a = mk(tmp_path, torch.optim.LBFGS).fit(1)
+    pruned_alike(a.model)
+    a.save('a')
+    with pytest.raises(ValueError, match='another order, and the state of `LBFGS`'):
+        mk(tmp_path, torch.optim.LBFGS, pruned=True).load('a')
+
+def test_a_parameter_in_another_group_is_named(tmp_path):
+    def first(i): # a group of two parameters, and one of the others
+        def f(m): return [[*m[i].parameters()], [p for k,p in m.named_parameters() if k[0]!=str(i)]]
+        return f
+    mk(tmp_path, splitter=first(0)).fit(1).save('a')
+    with pytest.raises(ValueError, match='`model.0.weight` was in another parameter group: give the `splitter`'):
+        mk(tmp_path, splitter=first(1)).load('a')
+
+def test_state_of_another_shape_than_its_parameter_names_it(tmp_path):
+    "A file of a script, by the optimizer of before the pruning"
+    learn = mk()
+    m = learn.model
+    opt = torch.optim.Adam(m.parameters())
+    F.mse_loss(m(data()[0][0]), data()[0][1][:,None]).backward()
+    opt.step()
+    pruned_alike(m)
+    torch.save(dict(model=m.state_dict(), optimizer=opt.state_dict()), tmp_path/'a.pth')
+    b = mk(pruned=True)
+    before = weights(b)
+    with pytest.raises(ValueError, match=r'`exp_avg` of parameter `model.0.bias` has the shape \(4, 6\), and the '
+            r'parameter \(4,\)'): b.load(tmp_path/'a.pth', with_opt=True)
+    assert equal(before, weights(b)) and b.opt is None
+
+@pytest.mark.parametrize('cb', [lambda: EMA(.9), lambda: EMA(.9, validate='both'), lambda: SWA(1),
+    lambda: SWA(1, every=1, validate=True)], ids=['ema','both','swa','swa-every'])
+@pytest.mark.parametrize('epoch,i', [(0, None), (2, None), (2, 1)])
+def test_an_average_stays_with_its_parameters(cb, epoch, i):
+    "`prune.identity` changes no number"
+    def identity(m):
+        for i in (0, 1): prune.identity(m[i], 'weight')
+    def run(*cbs):
+        learn = mk().fit(3, cbs=[*cbs, cb()])
+        return rows(learn),dict(learn.validate()),{k.replace('_orig', ''):p for k,p in learn.model.named_parameters()}
+    whole,pruned = run(),run(Prune(identity, epoch, i))
+    assert whole[:2]==pruned[:2] and equal(whole[2], pruned[2])
+
+def test_an_average_of_before_pruning_is_restored_to_its_parameters():
+    "In memory, too: `rewind` would have the order of then"
+    ema = EMA(.9)
+    learn = mk(cbs=ema).fit(1)
+    avg = dict(zip([k for k,_ in learn.model.named_parameters()], ema.avg))
+    state = ema.state_dict()
+    prune.identity(learn.model[1], 'weight')
+    ema.load_state_dict(state)
+    with ema.averaged(): now = {k.replace('_orig', ''):p.detach().clone() for k,p in learn.model.named_parameters()}
+    assert equal({k:now[k] for k in avg}, avg)
+
+def test_a_state_of_copies_goes_by_the_order_of_parameters():
+    "As `torch.load` makes them: `params` are those of no model here"
+    ema = EMA(.9)
+    mk(cbs=ema).fit(1)
+    new = EMA(.9)
+    new.load_state_dict(deepcopy(ema.state_dict())) # before it has a learner
+    other = mk(cbs=new)
+    with new.averaged(): now = [p.detach().clone() for p in other.model.parameters()]
+    assert all(map(torch.equal, now, ema.avg))
+    state = deepcopy(ema.state_dict())
+    other.fit(1)
+    new.load_state_dict(state) # and with one
+    assert new.n==4 and all(map(torch.equal, new.avg, ema.avg))
+    other.fit(1)
+    assert new.n==8
