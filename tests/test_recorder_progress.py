@@ -145,6 +145,11 @@ def test_rows_are_tuples_with_names_that_can_be_pickled_and_copied():
     assert row==(1, 2.) and dict(row)=={'a':1, 'b':2.} and {*'ab'}<={*dir(row)} and isinstance(row, tuple)
     for o in (pickle.loads(pickle.dumps(row)), copy.deepcopy(row)): assert o==row and o.names==row.names and o.b==2.
 
+def test_rows_have_items_and_values_unless_these_are_columns():
+    row = Row(a=1, b=2.)
+    assert [*row.items()]==[('a', 1), ('b', 2.)] and [*row.values()]==[1, 2.]
+    assert (other := Row(items=3, a=1)).items==3 and [*other.values()]==[3, 1]
+
 def test_rows_may_have_columns_of_any_name():
     row = Row(**{'cls':1, 'self':2, 'a b':3, 'keys':4})
     assert (row['cls'], row['self'], row['a b'], row['keys'])==row==(1,2,3,4)

@@ -404,6 +404,33 @@ def test_samples_that_are_removed_while_a_run_is_stopped_are_not_drawn():
     with pytest.warns(UserWarning, match='gives other batches'): learn.resume(cbs=[])
     assert loaded and max(loaded)<8
 
+class ByWeight(Sampler):
+    def __init__(self): self.w = torch.ones(16)
+    def __len__(self): return 16
+    def __iter__(self): return iter(torch.multinomial(self.w, 16, True).tolist())
+class ByWeightKept(ByWeight):
+    def state_dict(self): return dict(w=self.w.clone())
+    def load_state_dict(self, state): self.w = state['w'].clone()
+
+@pytest.mark.parametrize('cls', [ByWeight,ByWeightKept])
+def test_a_sampler_whose_weights_the_run_changes_needs_a_state(cls):
+    "The order of the epoch was drawn before"
+    def run(*more):
+        class Reweigh(Callback):
+            run_valid = False
+            def after_batch(self): self.dls.train.sampler.w[self.idxs] = 1e3
+        learn = learner(lambda: DataLoader(Points(16), 4, sampler=cls()), cbs=Reweigh)
+        if not more: return learn.fit(2)
+        interrupted(learn, 'after_batch', 2)
+        return learn
+    whole,learn = run(),run('stop')
+    if cls is ByWeight:
+        with pytest.warns(UserWarning, match=r'what its sampler draws by\? A sampler with `state_dict`'):
+            learn.resume(cbs=[])
+    else:
+        learn.resume(cbs=[])
+        assert weights(learn)==weights(whole)
+
 class Raising(Sampler):
     "A batch sampler that raises weights when a pass begins"
     def __init__(self, sampler): self.sampler = sampler
@@ -805,3 +832,32 @@ def test_results_that_a_callback_has_set_come_back_as_they_were(where, given, tm
     if where=='memory': learn.resume(cbs=Callback(before_batch=see))
     else: make().fit(2, cbs=[Checkpoint(), Callback(before_batch=see)], resume=True)
     assert seen[0]==given and type(seen[0]) is type(given)
+
+class Rollout(Callback):
+    "Data from the model for each epoch, as in `concepts/05_data`"
+    _stateattrs,data = ('data',),None
+    def use(self): self.learn.dls = DataLoaders([*zip(*(o.split(4) for o in self.data))], device='cpu')
+    def before_epoch(self):
+        if not self.resuming: self.make()
+        if self.data is not None: self.use()
+    def make(self):
+        x = torch.randn(16, 1)
+        with torch.no_grad(): self.data = x,self.model(x) + torch.randn(16, 1)
+    def load_state_dict(self, state):
+        super().load_state_dict(state)
+        if self.data is not None and self.learn.mode=='fit': self.use()
+
+@pytest.mark.parametrize('n', range(1, 9))
+@pytest.mark.parametrize('where', ['memory','file'])
+def test_data_made_from_the_model_come_back_as_state_of_their_callback(n, where, tmp_path):
+    def new(): return learner(lambda: [(torch.ones(4, 1), torch.ones(4, 1))]*4, tmp_path)
+    expected = new().fit(2, cbs=Rollout)
+    learn = new()
+    if where=='memory':
+        interrupted(learn, 'after_batch', n, cbs=[Rollout()])
+        learn.resume(cbs=Rollout)
+    else:
+        with pytest.raises(InterruptedError): learn.fit(2, cbs=[Rollout(),
+            Checkpoint(every=1, unit='iter', on_exc=False), Raise('after_pred', InterruptedError, n)])
+        learn = new().fit(2, cbs=[Rollout(), Checkpoint(every=1, unit='iter', on_exc=False)], resume='auto')
+    assert weights(learn)==weights(expected) and learn.recorder.raw_losses==expected.recorder.raw_losses

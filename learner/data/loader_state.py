@@ -255,4 +255,5 @@ def warn_of_idxs(
     "Warn if a batch has other samples than before"
     if was is None or now==was: return
     warn(f"The training loader gives other batches than before: batch {i} had samples "
-        f"{was:.200}, and now has {now:.200}. Has its size, its data or its seed changed?")
+        f"{was:.200}, and now has {now:.200}. Has its size, its data or its seed "
+        "changed, or what its sampler draws by? A sampler with `state_dict` and `load_state_dict` keeps that")

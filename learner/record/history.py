@@ -38,8 +38,9 @@ class Row(tuple):
         try: return super().__getitem__(self.names.index(k))
         except ValueError: raise KeyError(f"No `{k}` here, but {listed(self.names)}.{nearest(k, self.names)}") from None
     def __getattr__(self, k):
-        if k in vars(self).get('names', ()): return self[k]
         names = vars(self).get('names', ())
+        if k in names: return self[k]
+        if k in ('items','values'): return getattr(dict(self), k) # methods would hide columns of these names
         near = f" {own_column}" if hasattr(list, k) else nearest(k, names)
         raise AttributeError(f"No `{k}` here, but {listed(names)}.{near}", name=k, obj=self)
     def __dir__(self): return [*super().__dir__(), *self.names]
