@@ -861,3 +861,12 @@ def test_data_made_from_the_model_come_back_as_state_of_their_callback(n, where,
             Checkpoint(every=1, unit='iter', on_exc=False), Raise('after_pred', InterruptedError, n)])
         learn = new().fit(2, cbs=[Rollout(), Checkpoint(every=1, unit='iter', on_exc=False)], resume='auto')
     assert weights(learn)==weights(expected) and learn.recorder.raw_losses==expected.recorder.raw_losses
+
+def test_batches_that_a_callback_has_made_and_did_not_keep_are_told_of(tmp_path):
+    class Forgetful(Rollout): _stateattrs = ()
+    def new(): return learner(lambda: [(torch.ones(4, 1), torch.ones(4, 1))]*4, tmp_path)
+    save = Checkpoint(every=1, unit='iter', on_exc=False)
+    with pytest.raises(InterruptedError): new().fit(2, cbs=[Forgetful(), save, Raise('after_pred', InterruptedError, 6)])
+    with pytest.warns(UserWarning, match=r'`batches\[0\]` of the training loader changed during the run'):
+        new().fit(2, cbs=[Forgetful(), save], resume='auto')
+

@@ -93,6 +93,7 @@ def counts_of(
     find=search, # Searches for functions with a cache, as `search` does
 ) -> dict:
     "Attributes of a loader, its samplers and its dataset, by name; and values of what collates"
+    if type(dl) in (tuple,list): return {'batches[0]': digest(dl[0])} if digests and dl else {}
     if not (counters := _counters(dl)): return {}
     plain = {f'{k}.{n}':v for k,o in counters.items() for n,v in _attrs(o).items() if type(v) in plain_types}
     if not digests: return plain
