@@ -866,7 +866,8 @@ def test_batches_that_a_callback_has_made_and_did_not_keep_are_told_of(tmp_path)
     class Forgetful(Rollout): _stateattrs = ()
     def new(): return learner(lambda: [(torch.ones(4, 1), torch.ones(4, 1))]*4, tmp_path)
     save = Checkpoint(every=1, unit='iter', on_exc=False)
-    with pytest.raises(InterruptedError): new().fit(2, cbs=[Forgetful(), save, Raise('after_pred', InterruptedError, 6)])
+    stop = Raise('after_pred', InterruptedError, 6)
+    with pytest.raises(InterruptedError): new().fit(2, cbs=[Forgetful(), save, stop])
     with pytest.warns(UserWarning, match=r'`batches\[0\]` of the training loader changed during the run'):
         new().fit(2, cbs=[Forgetful(), save], resume='auto')
 
