@@ -65,6 +65,8 @@ cases = {
     'too many inputs':      (Net, (x,y,y), lambda p,a,b: F.cross_entropy(p, a), 'It takes 1, and a batch has 3 parts',
         'DataLoaders(…, n_inp=1)'),
     'too few inputs':       (TwoInputs, (x,x,y), ce, 'It takes 2, and a batch has 3 parts', 'DataLoaders(…, n_inp=2)'),
+    'two views':            (TwoInputs, (x,x), lambda p: p.square().mean(), 'It takes 2, and a batch has 2 parts',
+        'DataLoaders(…, n_inp=2)'),
     'nested inputs':        (lambda: TwoInputs(), ((x,x),y), ce, 'It takes 2, and got a tuple of 2',
         'cbs=MapBatch(lambda b: (*b[0], *b[1:]))'),
     'too many targets':     (MayTakeTwo, (x,x,y), ce, r'targets \(8, 4\) float32, \(8,\) int64',

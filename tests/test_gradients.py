@@ -219,6 +219,29 @@ def test_a_batch_without_backward_is_not_accumulated():
         big = mk(data=[(X[rows], Y[rows])]).fit(1)
         assert learn.opt_step==1 and gap(weights(learn.model), weights(big.model))<1e-6
 
+class OwnGradients(Callback):
+    "Computes gradients in place of the backward pass, but none in batch `skips`"
+    run_valid = False
+    def __init__(self, skips=None, order=0): self.skips,self.order = skips,order
+    def before_backward(self):
+        ps = [] if self.iter==self.skips else [*self.model.parameters()]
+        for p,g in zip(ps, torch.autograd.grad(self.loss_grad, ps) if ps else ()):
+            p.grad = g if p.grad is None else p.grad+g
+        raise CancelBackwardException
+
+@pytest.mark.parametrize('skips', [None,0,1,3])
+def test_gradients_that_a_callback_computes_itself_are_accumulated(skips):
+    parts = [o for i,o in enumerate(zip(X.split(10), Y.split(10))) if i!=skips][:4]
+    learn = mk(GradientAccumulation(20), OwnGradients(skips, order=GradientAccumulation.order+1),
+        data=cut(10, n=40 if skips is None else 50)).fit(1)
+    big = mk(data=[[torch.cat(o) for o in zip(*parts[i:i+2])] for i in (0, 2)]).fit(1)
+    assert learn.opt_step==2 and gap(weights(learn.model), weights(big.model))<2e-6
+
+def test_gradients_that_a_callback_computes_before_the_loss_is_weighted_are_refused():
+    learn = mk(GradientAccumulation(20), OwnGradients, data=cut(10))
+    with pytest.raises(RuntimeError, match=r'give it `order = GradientAccumulation.order\+1`'): learn.fit(1)
+    assert learn.opt_step==0 and not any(p.grad is not None for p in learn.model.parameters())
+
 @pytest.mark.parametrize('mode', ['fp16','bf16'])
 def test_accumulation_and_mixed_precision(mode):
     seen = []

@@ -232,7 +232,7 @@ class Belongings:
             return id(now[k]) not in self.objects and digest(was.state_dict())!=digest(now[k].state_dict())
         if lost := [k for k,was in self.unnamed.items() if k in now and is_new(k, was)]:
             warn(f"The fit that resumes has made {listed(sorted(lost))} anew, and the state that was there is lost: "
-                "name it in `_stateattrs`")
+                "name it in `_stateattrs`, unless each batch computes it anew")
 
 # %% ../../nbs/loop/05_way_back.ipynb #WayBack
 class WayBack(Route):

@@ -118,6 +118,12 @@ def _bad_codes(learn, e):
 
 _as_tensors = "Arrays become tensors by `cbs=MapBatch(lambda b: tuple(map(torch.as_tensor, b)))`"
 
+def _takes_no_target(loss_func):
+    if loss_func is None: return True # the model returns its loss
+    try: ps = signature(loss_func).parameters.values()
+    except (TypeError,ValueError): return False
+    return len(ps)==1
+
 def _of_inputs(learn, e):
     "What to write, if inputs do not fit the model"
     xb,b = learn.xb,learn.batch
@@ -132,7 +138,8 @@ def _of_inputs(learn, e):
             f"It takes {wanted}, and got a tuple of {len(xb[0])}: write `cbs=MapBatch(lambda b: (*b[0], *b[1:]))`")
         has = f"It takes {wanted}, and a batch has {len(b)} part{'s'*(len(b)>1)}"
         if learn.mode=='predict' and len(xb)==len(b): return has # the item of `predict` has inputs alone
-        return f"{has}: write `DataLoaders(…, n_inp={wanted})`" if 0<wanted<len(b) else has
+        enough = wanted<len(b) or wanted==len(b) and _takes_no_target(learn.loss_func)
+        return f"{has}: write `DataLoaders(…, n_inp={wanted})`" if wanted and enough else has
     if any(type(o).__module__=='numpy' for o in b):
         return _as_tensors
     if bad := _bad_codes(learn, e): return bad

@@ -130,9 +130,13 @@ def _holds(own, k, v):
     "Whether the value `v` is there already, as far as can be told"
     return k in own and (state := _state_of(v)).digest is not None and _state_of(own[k])==state
 
+def _may_be_record(v):
+    "Whether `v` is a list that may become long; a queue of the latest is not"
+    return isinstance(v, list) or isinstance(v, deque) and v.maxlen is None
+
 def _lengths(own):
     "Of the lists that functions and classes have: one that becomes longer is a record, and none of the run's state"
-    return {k:len(v) for k,v in own.items() if isinstance(v, (list,deque))}
+    return {k:len(v) for k,v in own.items() if _may_be_record(v)}
 
 def _is_large(v): return is_array(v) and size_of(v)>most_values
 
@@ -213,7 +217,7 @@ class Attributes(AttributeValues):
             now = _state_of(v)
             was = before.get(k, getattr(type(o), k, None) if callable(v) else None) # a method that was replaced
             if was is ... and not (path in self.lists and is_value(v)): continue # not known to a copy
-            if path in self.lists and isinstance(v, (list,deque)) and self.lists[path].get(k)!=len(v): continue
+            if path in self.lists and _may_be_record(v) and self.lists[path].get(k)!=len(v): continue
             if is_value(v):
                 if now.digest is None or was!=now: res[k] = v
             elif is_iterator(type(v)) or _is_other(was, v, now): others.append(k)

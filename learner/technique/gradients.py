@@ -139,6 +139,10 @@ class _StepChecks:
             f"samples, and each batch has {bs}. For steps of {n} batches, write `GradientAccumulation({n*bs})`")
 
 # %% ../../nbs/technique/02_gradients.ipynb #GradientAccumulation
+def _gradients(learn):
+    "The gradients of now, as they can be compared later"
+    return [(id(p.grad), p.grad._version) for p in params_of(learn.opt) if p.grad is not None]
+
 class GradientAccumulation(Callback):
     "Take a step when `n_acc` samples have been seen, as if they had been one batch"
     order,run_valid = MixedPrecision.order-4,False # a batch that only adds its gradients ends before they are unscaled
@@ -146,6 +150,7 @@ class GradientAccumulation(Callback):
     first_at = 'before_step','after_train'
     _stateattrs = 'samples','items','unit','scale'
     bs = n = None # samples and items of the batch: None before it has set itself up; and between the backward passes
+    before = () # the gradients before a backward pass
     @checked(n_acc='>=1', count=callable)
     def __init__(self,
         n_acc:int=32, # Samples (not batches) to gather before a step
@@ -159,7 +164,7 @@ class GradientAccumulation(Callback):
         no_closure(self)
         refuse_second(self, GradientAccumulation, 'put batches together')
         warn_inexact_parts(self)
-        self.bs = 0
+        self.bs,self.n = 0,None
         self.checks.begin()
     def before_train(self): self.samples,self.items = 0,0
     def load_state_dict(self, state):
@@ -180,12 +185,16 @@ class GradientAccumulation(Callback):
             per = self.n/self.bs if self.bs else 1.
             self.unit = per.clamp(min=1) if isinstance(per, torch.Tensor) else max(per, 1.)
             self.scale = self.n_acc # which a callback may change before the step
-        self.n = self.n/self.unit
+        self.n,self.before = self.n/self.unit,_gradients(learn)
         if is_summed(learn): return
         no_grad_if_empty(learn, self.n, self.count)
         learn.loss_grad = learn.loss_grad*(self.n/self.scale) # `before_step` multiplies by it again
 
-    def after_cancel_backward(self): self.bs,self.n = 0,0 # it has left no gradients
+    def after_cancel_backward(self):
+        if self.n is None and not self.samples and has_grads(self.learn.opt): raise RuntimeError(
+            f"A callback has computed gradients and cancelled the backward pass before `{type(self).__name__}` has "
+            f"weighted the loss: give it `order = {type(self).__name__}.order+1`")
+        if self.n is None or _gradients(self.learn)==self.before: self.bs,self.n = 0,0 # it has left no gradients
     def after_backward(self):
         learn = self.learn
         if self.n is None: return # it came within this batch

@@ -341,3 +341,16 @@ def test_a_loss_that_is_exchanged_on_the_way_keeps_its_own_values(tmp_path, n, i
     learn.save_state('here')
     if not in_memory: learn = make('a').load_state('here')
     assert weights(learn.resume(cbs=[]))==weights(whole)
+
+# A queue around a loss
+@pytest.mark.parametrize('n', [1, 3])
+def test_a_queue_of_the_latest_comes_back_whether_or_not_it_was_full(tmp_path, n):
+    def make(path):
+        queue = deque([torch.zeros(1)]*n, maxlen=3)
+        def loss(pred, y):
+            res = F.mse_loss(pred, y) + (pred.mean()-torch.stack([*queue]).mean()).square()
+            if pred.requires_grad: queue.append(pred.detach().mean(0))
+            return res
+        return made(path, loss_func=loss)
+    whole,res,said = resumed(make, tmp_path)
+    assert res==whole and not said
