@@ -5,9 +5,10 @@ from torch import nn
 from torch.nn import functional as F
 from learner.all import *
 
-g = torch.Generator().manual_seed(0)
 w = torch.tensor([.2,1.,3.])
-def batches(): return [(torch.randn(4, 3, generator=g), torch.randint(0, 3, (4,), generator=g)) for _ in range(4)]
+def batches():
+    g = torch.Generator().manual_seed(0)
+    return [(torch.randn(4, 3, generator=g), (torch.arange(4)+i)%3) for i in range(4)]
 def contrastive(p, t): return F.cross_entropy(p@p.T/.5, torch.arange(len(p)))
 def weighs(p, t): return F.cross_entropy(p, t, weight=w)
 def mean(p, t): return F.cross_entropy(p, t)
