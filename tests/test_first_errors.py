@@ -4,6 +4,7 @@ import pickle,re
 from collections import namedtuple
 from copy import copy,deepcopy
 from dataclasses import dataclass
+from functools import partial
 from operator import attrgetter
 import pytest, torch
 from fastcore.foundation import L
@@ -164,6 +165,35 @@ def test_a_model_that_drops_the_axis_of_a_last_batch_of_one_is_told(n_out, targ,
 def test_the_error_says_what_model_and_loss_got(model, batch, loss_func, says):
     with pytest.raises(Exception) as e: fit(model, batch, loss_func)
     assert re.search(says, text(e), re.M), text(e)
+
+tokens,w3 = torch.tensor([[1,2,0,0],[2,1,1,0]]),torch.tensor([1.,2,3])
+padded = {
+    'module': (nn.CrossEntropyLoss(ignore_index=0), 'CrossEntropyLossFlat(ignore_index=0)'),
+    'all': (nn.CrossEntropyLoss(w3, ignore_index=0, label_smoothing=.1, reduction='sum'),
+        "CrossEntropyLossFlat(weight=…, ignore_index=0, reduction='sum', label_smoothing=0.1)"),
+    'partial': (partial(F.cross_entropy, ignore_index=0, weight=w3), 'CrossEntropyLossFlat(weight=…, ignore_index=0)'),
+    'focal': (FocalLoss(1., ignore_index=0), 'FocalLossFlat(gamma=1.0, ignore_index=0)')}
+@pytest.mark.parametrize('loss_func,written', padded.values(), ids=padded)
+def test_a_loss_that_is_proposed_has_the_settings_of_the_one_that_there_is(loss_func, written):
+    with pytest.raises(Exception) as e: fit(lambda: nn.Embedding(3, 3), (tokens,tokens), loss_func)
+    assert f'write `{written}`' in text(e) and 'has nothing like' not in text(e), text(e)
+    scores = torch.randn(2, 4, 3, generator=torch.Generator().manual_seed(0))
+    torch.testing.assert_close(eval(written.replace('…', 'w3'))(scores, tokens), loss_func(scores.mT, tokens))
+
+@pytest.mark.parametrize('model,batch,loss_func,says', [
+    (lambda: Net(1), (x, y), nn.CrossEntropyLoss(ignore_index=7, reduction='sum'),
+        "or use `nn.BCEWithLogitsLoss(reduction='sum')`, which has nothing like your `ignore_index`"),
+    (Net, (x, y[:,None].repeat(1, 2).float()), nn.BCELoss(torch.ones(2), reduction='sum'),
+        "write `loss_func=nn.BCEWithLogitsLoss(weight=…, reduction='sum')`"),
+    (Net, (x, y), nn.BCEWithLogitsLoss(pos_weight=torch.ones(2), reduction='sum'),
+        "give `loss_func=nn.CrossEntropyLoss(reduction='sum')`, which has nothing like your `pos_weight`"),
+    (Net, (x, y), nn.BCEWithLogitsLoss(torch.ones(2)),
+        "give `loss_func=nn.CrossEntropyLoss()`, which has nothing like your `weight`"),
+    (MeanAndVar, (x, x[:,:2]), nn.GaussianNLLLoss(full=True, reduction='sum'),
+        "`loss_func=lambda p, t: F.gaussian_nll_loss(p[0], t, p[1], full=True, reduction='sum')`")])
+def test_what_a_loss_of_another_kind_takes_over_and_what_not(model, batch, loss_func, says):
+    with pytest.raises(Exception) as e: fit(model, batch, loss_func)
+    assert says in text(e), text(e)
 
 def test_inputs_that_an_embedding_cannot_look_up_are_named():
     class Rows(Net):

@@ -143,6 +143,8 @@ planted = dict(
         "`NLLLoss` takes the logarithms of probabilities.*write `log_softmax`"),
     scores_of_a_kind=(lambda: classes(nn.Softmax(1), loss_func=Renamed()),
         "The model ends in a softmax, and `Renamed`"),
+    scores_for_weighted_nll=(lambda: classes(loss_func=nn.NLLLoss(ignore_index=9)),
+        r"give it scores, and `loss_func=nn.CrossEntropyLoss\(ignore_index=9\)`"),
     scores_for_nll=(lambda: classes(loss_func=nn.NLLLoss()),
         r"`NLLLoss` takes the logarithms of probabilities.*`loss_func=nn.CrossEntropyLoss\(\)`"),
     mode=(lambda: synth_learner(cbs=Looks), "in evaluation mode in the middle of training.*`with learn.keep_modes"),

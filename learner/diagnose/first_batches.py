@@ -19,7 +19,7 @@ from fastcore.basics import patch
 from ..core.checks import listed,short_name
 from ..values.functions import names_in
 from ..values.tensors import in_parts
-from ..model.loss_properties import is_loss,is_of_own_class,kind_of
+from ..model.loss_properties import in_place_of,is_loss,is_of_own_class,kind_of
 from ..restore.tensors import version_of
 from ..record.history import missing
 from ..record.loss_stream import LossStream
@@ -123,8 +123,8 @@ def check_scores(pred, learn):
     name,made = short_name(f),_made_by(pred)
     if is_loss(f, nn.NLLLoss, F.nll_loss):
         if made=='LogSoftmax' or not (made=='Softmax' or bool((pred.detach()>1e-3).any())): return
-        what,remedy = "the logarithms of probabilities", "give it scores, and `loss_func=nn.CrossEntropyLoss()`"
-        if made=='Softmax': remedy = "write `log_softmax`"
+        what,remedy = "the logarithms of probabilities","write `log_softmax`"
+        if made!='Softmax': remedy = "give it scores, and `loss_func={}`{}".format(*in_place_of(f, nn.CrossEntropyLoss))
         tell(learn, 'scores', f"`{name}` takes {what}, and the model returns something else: {remedy}")
     elif made in ('Softmax','Sigmoid'): tell(learn, 'scores', f"The model ends in a {made.lower()}, and `{name}` "
         f"computes {'a sigmoid' if yes_or_no else 'a softmax'} itself: leave it out of the model")

@@ -27,9 +27,10 @@ from ..values.tensors import dtype_name
 from ..data.batches import tensors_in
 from ..data.generators import keep_random
 from ..data.loaders import target_names
-from ..model.losses import BaseLoss
-from ..model.loss_properties import class_axis_of,ignore_index_of,is_loss,is_of_own_class,kind_of
+from ..model.losses import BaseLoss,CrossEntropyLossFlat,FocalLoss,FocalLossFlat
+from ..model.loss_properties import class_axis_of,ignore_index_of,in_place_of,is_loss,is_of_own_class,kind_of
 from ..model.loss_properties import is_summed,items_of,loss_is_of_model,losses_in,needs_no_targets,says_its_items
+from ..model.loss_properties import settings_of
 from ..model.mapping import MapBatch,part_of,pred_names,takes,takes_tensors
 from ..model.own_losses import eager
 from ..model.weights import unwrapped
@@ -166,7 +167,8 @@ def _of_targets(learn, e):
     if not isinstance(pred, torch.Tensor):
         takes_variance = is_loss(f, nn.GaussianNLLLoss, F.gaussian_nll_loss)
         if takes_variance and isinstance(pred, (tuple,list)) and len(pred)==2: return (
-            "It takes means, targets and variances: write `loss_func=lambda p, t: F.gaussian_nll_loss(p[0], t, p[1])`")
+            "It takes means, targets and variances: write `loss_func=lambda p, t: "
+            f"F.gaussian_nll_loss({', '.join(['p[0]', 't', 'p[1]', *settings_of(f, F.gaussian_nll_loss).values()])})`")
         names = [*pred_names, *(pred if isinstance(pred, Mapping) else getattr(pred, '__dict__', ()))]
         k = next((k for k in names if isinstance(part_of(pred, k), torch.Tensor)), None)
         tensors = isinstance(pred, (tuple,list)) and any(isinstance(o, torch.Tensor) for o in pred)
@@ -185,18 +187,20 @@ def _of_targets(learn, e):
     return _of_classes(learn, pred, targ) if kind_of(f)=='class' else _of_numbers(learn, pred, targ)
 
 def _of_classes(learn, pred, targ):
-    if pred.ndim>2 and targ.shape==pred.shape[:-1] and targ.shape!=(len(pred), *pred.shape[2:]): return (
-        f"There are {pred.shape[-1]} scores on the last axis, and `{short_name(learn.loss_func)}` takes those of "
-        "axis 1 for classes: write `CrossEntropyLossFlat()`")
+    f = learn.loss_func
+    if pred.ndim>2 and targ.shape==pred.shape[:-1] and targ.shape!=(len(pred), *pred.shape[2:]):
+        flat,lost = in_place_of(f, FocalLossFlat if is_loss(f, FocalLoss) else CrossEntropyLossFlat)
+        return (f"There are {pred.shape[-1]} scores on the last axis, and `{short_name(f)}` takes those of "
+            f"axis 1 for classes: write `{flat}`{lost}")
     calls = '.long()' if targ.dtype not in (torch.int64,torch.uint8) and targ.shape!=pred.shape else ''
     if targ.ndim==pred.ndim and targ.shape[1:2]==(1,): calls = '.squeeze(1)'+calls
     if _is_one_hot(pred, targ): calls = '.argmax(1)'
     if calls: return f"Targets are classes, one for each sample: write {_changed(learn, 'last', calls)}"
     n = pred.shape[1] if pred.ndim>1 else len(pred)
     if targ.is_floating_point() or not targ.numel(): return ''
-    least,most,ignored = targ.min().item(),targ.max().item(),ignore_index_of(learn.loss_func)
+    least,most,ignored = targ.min().item(),targ.max().item(),ignore_index_of(f)
     if most>=n and n==1: return ("There is one score for each sample: give the model one for each class, "
-        "or use `nn.BCEWithLogitsLoss()`")
+        "or use `{}`{}".format(*in_place_of(f, nn.BCEWithLogitsLoss)))
     classes = f"There are {n} scores for each sample, for classes from 0 to {n-1}, and targets"
     if most>=n: return f"{classes} up to {most}"
     if least>=0 or least==ignored: return ''
@@ -223,12 +227,13 @@ def _of_numbers(learn, pred, targ):
     calls = ''
     bce = is_loss(learn.loss_func, nn.BCELoss, F.binary_cross_entropy)
     if bce and targ.shape==pred.shape and bool(((pred<0) | (pred>1)).any()):
-        return "Predictions are scores rather than probabilities: write `loss_func=nn.BCEWithLogitsLoss()`"
+        return ("Predictions are scores rather than probabilities: "
+            "write `loss_func={}`{}".format(*in_place_of(learn.loss_func, nn.BCEWithLogitsLoss)))
     if targ.shape!=pred.shape and targ.numel()==pred.numel():
         calls = _reshaped(pred, targ)
     elif targ.shape!=pred.shape and not targ.is_floating_point(): return (
         f"There are {pred.numel()//max(1, targ.numel())} scores for each target: "
-        "if targets are classes, give `loss_func=nn.CrossEntropyLoss()`")
+        "if targets are classes, give `loss_func={}`{}".format(*in_place_of(learn.loss_func, nn.CrossEntropyLoss)))
     if not targ.is_floating_point(): calls += '.float()'
     return f"Write {_changed(learn, 'last', calls)}" if calls else ''
 

@@ -17,7 +17,7 @@ from types import FunctionType
 import torch
 from torch import nn
 from torch.nn import functional as F
-from ..core.checks import signature
+from ..core.checks import listed,signature
 from ..values.functions import of_library
 from ..values.tensors import as_single
 from ..data.batches import find_bs,is_of_samples,parts_in,single,tensors_in
@@ -134,6 +134,30 @@ def says_its_items(
 ) -> bool:
     "Whether a loss has an attribute `n_items`, which says what its mean is divided by"
     return _setting(loss_func, 'n_items') is not None
+
+# %% ../../nbs/model/05_loss_properties.ipynb #in_place_of
+def settings_of(
+    loss_func, # Any loss
+    f, # A class or function
+) -> dict: # How to write each
+    "The arguments of `f` that a loss has set to something else than their default"
+    found = {k:(_setting(loss_func, k), p.default) for k,p in signature(f).parameters.items()}
+    given = {k:v for k,(v,usual) in found.items() if v is not None and (isinstance(v, torch.Tensor) or v!=usual)}
+    return {k:f'{k}=…' if isinstance(v, torch.Tensor) else f'{k}={v!r}' for k,v in given.items()}
+
+def in_place_of(
+    loss_func, # Any loss
+    cls, # A class of losses, of torch or of this library
+) -> tuple: # The call, and what to add to a message about it
+    "How to write a loss of class `cls` with the settings of another one, and which of these it does not have"
+    *_,old = losses_in(loss_func)
+    new = getattr(cls, 'loss_cls', cls) # what a flattened one is made of
+    own = settings_of(loss_func, old if isinstance(old, FunctionType) else type(old))
+    kept = settings_of(loss_func, new)
+    if kind_of(old)!=_kinds.get(new): kept.pop('weight', None) # one of elements is no weight of a class
+    lost = [k for k in own if k not in kept]
+    name = f'nn.{cls.__name__}' if cls.__module__.startswith('torch.') else cls.__name__
+    return f"{name}({', '.join(kept.values())})",f", which has nothing like your {listed(lost)}" if lost else ''
 
 # %% ../../nbs/model/05_loss_properties.ipynb #mixed_means
 mixed_means = ("one part of the mean of `LabelSmoothingCrossEntropy` is weighted, and another is not. "
