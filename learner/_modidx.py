@@ -1131,6 +1131,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                         'learner/data/loaders.py'),
                                       'learner.data.loaders.DataLoaders.device': ( 'data/loaders.html#dataloaders.device',
                                                                                    'learner/data/loaders.py'),
+                                      'learner.data.loaders.DataLoaders.finds_targets': ( 'data/loaders.html#dataloaders.finds_targets',
+                                                                                          'learner/data/loaders.py'),
                                       'learner.data.loaders.DataLoaders.from_dsets': ( 'data/loaders.html#dataloaders.from_dsets',
                                                                                        'learner/data/loaders.py'),
                                       'learner.data.loaders.DataLoaders.split': ( 'data/loaders.html#dataloaders.split',

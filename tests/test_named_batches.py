@@ -389,7 +389,7 @@ def weights_after(model, batch, loss_func=F.cross_entropy, split=None, **kwargs)
 def test_no_field_called_like_a_target_is_lost():
     batch = dict(pixels=x, y=y, label=1-y)
     told = ("`label`, `y` are all called like targets: the loss gets `label`, and `y` would be lost. "
-        r".*`DataLoaders\(…, split=lambda b: \(b, \(b\['label'\], b\['y'\]\)\)\)`.*`cbs=MatchArgs`")
+        r".*`cbs=MatchArgs`.*`DataLoaders\(…, split=lambda b: \(b, \(b\['label'\], b\['y'\]\)\)\)`")
     for model in (Pixels, Own):
         with pytest.raises(TypeError, match=told): weights_after(model, batch)
     one = weights_after(Pixels, dict(pixels=x, label=1-y))
@@ -399,6 +399,33 @@ def test_no_field_called_like_a_target_is_lost():
     assert torch.equal(both, by_hand) and not torch.equal(both, one)
     inputs = weights_after(Coordinates, dict(x=x, y=x, label=y))
     assert torch.equal(inputs, weights_after(Pixels, dict(pixels=x*x, label=y)))
+    told = "`label`, `target` are all called like targets: the loss gets `label`, and `target` would be lost"
+    with pytest.raises(TypeError, match=told): weights_after(Coordinates, dict(x=x, y=x, target=1-y, label=y))
+
+class Conditional(Pixels):
+    def forward(self, pixels, label): return self.lin(pixels)+label[:,None]
+class OfRun(Callback):
+    def before_batch(self): self.learn.yb = self.learn.xb['y'],
+
+@pytest.mark.parametrize('kwargs', [
+    dict(split=lambda b: (b, (b['y'],))),
+    dict(split=lambda b: (b, (b['label'],)), loss_func=lambda p,t: pair_loss(p, t, 1-t)),
+    dict(split=lambda b: (b, (torch.stack([b['label'], b['y']], 1),)), loss_func=lambda p,t: pair_loss(p, *t.T)),
+    dict(split=lambda b: (b, (b,)), loss_func=lambda p,t: pair_loss(p, t['label'], t['y'])), dict(cbs=OfRun)],
+    ids=['another','first','stacked','mapping','callback'])
+def test_fields_called_like_targets_may_be_split_by_hand(kwargs):
+    own = kwargs.pop('loss_func', None)
+    w = weights_after(Pixels, dict(pixels=x, y=y, label=1-y), own or F.cross_entropy, **kwargs)
+    expected = weights_after(Pixels, (x, 1-y, y), pair_loss, split=lambda b: (b[:1], b[1:])) if own else \
+        weights_after(Pixels, dict(pixels=x, y=y))
+    assert torch.allclose(w, expected)
+
+def test_a_model_that_takes_the_first_target_may_leave_out_another():
+    "Its own loss, or its input, is of that one"
+    one = weights_after(Own, dict(pixels=x, labels=y), None)
+    assert torch.equal(weights_after(Own, dict(pixels=x, labels=y, label=1-y), None), one)
+    one = weights_after(Conditional, dict(pixels=x, label=y))
+    assert torch.equal(weights_after(Conditional, dict(pixels=x, label=y, target=1-y)), one)
 
 @pytest.mark.parametrize('model,batch,kwargs', [
     (Pixels, dict(image=x, labels=y), dict(loss_func=F.cross_entropy, cbs=MapBatch(dict(image='pixels')))),

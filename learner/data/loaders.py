@@ -292,6 +292,11 @@ class DataLoaders(_NamedLoaders):
         return (b,),()
 
     @property
+    def finds_targets(self):
+        "Whether targets are found by their usual names: no `split` of your own says what they are"
+        return getattr(self.split, '__func__', None) is DataLoaders.split
+
+    @property
     def device(self): return self._device
     @device.setter
     def device(self, v):

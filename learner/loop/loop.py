@@ -296,7 +296,7 @@ class Phases(LoopState):
 @interruptible
 def call_model(learn):
     "What the model returns for the inputs of the running batch"
-    return outputs(learn.model, learn.xb, learn.yb)
+    return outputs(learn.model, learn.xb, learn)
 
 @interruptible
 def loss_and_pred(learn, out):

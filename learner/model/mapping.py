@@ -84,19 +84,19 @@ def _lacks(ps, fields):
     required = [p for p in ps if p.default is Parameter.empty and p.kind is not p.VAR_POSITIONAL]
     return [p.name for p in required if p.name not in fields]
 
-def _check_targets(left_out, fields, yb):
-    "Refuse a field that is called like a target, where neither the model nor the loss gets it"
-    targets = [k for k in target_names if k in fields]
-    lost = [k for k in left_out if k!=targets[0]]
-    if not lost or len(yb)>=len(targets): return
+def _check_targets(left_out, fields, learn):
+    "Refuse fields called like targets that the model does not take, if the loss gets only the first of them"
+    targets,yb = [k for k in target_names if k in left_out],learn.yb
+    if len(targets)==1 or targets[0]!=next(k for k in target_names if k in fields): return
+    if not learn.dls.finds_targets or len(yb)!=1 or yb[0] is not fields[targets[0]]: return # you say what to take
     both = ', '.join(f"b['{k}']" for k in targets)
-    raise TypeError(f"{listed(targets)} are all called like targets: the loss gets `{targets[0]}`, and {listed(lost)} "
-        f"would be lost. For all of them, write `DataLoaders(…, split=lambda b: (b, ({both})))`; "
-        "to leave out what is not taken, `cbs=MatchArgs`")
+    raise TypeError(f"{listed(targets)} are all called like targets: the loss gets `{targets[0]}`, and "
+        f"{listed(targets[1:])} would be lost. To leave out what is not taken, write `cbs=MatchArgs`; for a loss that "
+        f"takes all of them, `DataLoaders(…, split=lambda b: (b, ({both})))`")
 
-def fields_for(model, fields, yb=None):
-    """Those of `fields` that `model` is called with: all, but for targets that its `forward` does not take. With `yb`,
-    the targets for the loss, these must not be more than it gets"""
+def fields_for(model, fields, learn=None):
+    """Those of `fields` that `model` is called with: all, but for targets that its `forward` does not take. Of these,
+    `learn` is to have one, if it is given"""
     ps = _params(model)
     if any(p.kind is p.VAR_KEYWORD for p in ps): return fields
     names = [p.name for p in ps]
@@ -104,7 +104,7 @@ def fields_for(model, fields, yb=None):
     if not lacks and not extra: return fields
     wrong = [k for k in extra if k not in target_names]
     if not lacks and not wrong:
-        if yb is not None: _check_targets(extra, fields, yb)
+        if learn is not None: _check_targets(extra, fields, learn)
         return {k:fields[k] for k in fields if k in names}
     raise TypeError(_misfit(f"`{type(unwrapped(model)).__name__}.forward`", names, lacks, wrong, fields))
 
@@ -133,9 +133,9 @@ def as_mapping(xb):
     raise TypeError(f"`xb` is a tuple of inputs, or a mapping, but is a {type(xb).__name__} now: "
         "a callback that changes the only input writes `self.learn.x = …`")
 
-def outputs(model, xb, yb=None):
-    "What `model` returns for the inputs `xb`: a tuple of them, or a mapping. `yb`: as for `fields_for`"
-    return model(*xb) if isinstance(xb, positional) else model(**fields_for(model, as_mapping(xb), yb))
+def outputs(model, xb, learn=None):
+    "What `model` returns for the inputs `xb`: a tuple of them, or a mapping. `learn`: as for `fields_for`"
+    return model(*xb) if isinstance(xb, positional) else model(**fields_for(model, as_mapping(xb), learn))
 
 # %% ../../nbs/model/07_mapping.ipynb #MatchArgs
 class MatchArgs(Callback):
