@@ -21,8 +21,15 @@ def test_no_micro_batches_of_a_model_that_carries_a_state():
     with pytest.raises(ValueError, match='`model_resetter` is for models that carry a state from batch to batch, and '
             '`micro_batch` would hand that of some samples to others'): cut.fit(1)
     assert same(weights(cut.model), before)
-    cut.remove_cb(MicroBatch).fit(1)
-    assert not same(weights(cut.model), before)
+    loss,preds = cut.validate(dl=sequences()).valid_loss,cut.get_preds(dl=sequences())[0] # which cut no batch
+    whole = cut.remove_cb(MicroBatch)
+    assert loss==whole.validate(dl=sequences()).valid_loss
+    assert torch.equal(preds, whole.get_preds(dl=sequences())[0])
+    trained = weights(whole.fit(1).model)
+    assert not same(trained, before)
+    for bs in (64, 'auto'):
+        uncut = mk(RNNCallback, MicroBatch(bs), ModelResetter, data=sequences(), model=Recurrent(), loss_func=F.mse_loss)
+        assert same(weights(uncut.fit(1).model), trained)
 
 def test_packed_sequences_are_cut_by_their_lengths():
     class Packs(nn.Module):

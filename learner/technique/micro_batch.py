@@ -77,6 +77,13 @@ class _Whole:
     parts:list # Predictions and targets of each piece, and its loss, if that was asked for
 
 # %% ../../nbs/technique/03_micro_batch.ipynb #CutBatch
+def _refuse_carried_state(learn):
+    "Refuse to cut a batch where a callback such as `ModelResetter` says that the model carries a state to the next one"
+    o = next((o for o in learn.cbs if o.run and getattr(o, 'resets_model', False)), None)
+    if o: raise ValueError(f"`{o.name}` is for models that carry a state from batch to batch, and `micro_batch` would "
+        "hand that of some samples to others, from piece to piece: use one of them. To save memory, let the loader "
+        "give fewer or shorter sequences")
+
 class _CutBatch:
     "The current batch of `learn`, run in pieces by `forward`, the usual forward pass"
     def __init__(self, learn, forward, count, keep_parts):
@@ -121,6 +128,7 @@ class _CutBatch:
     def _cut(self, n):
         "As few pieces of at most `n` samples as possible, of sizes as equal as can be"
         k = max(-(-self.bs//n), 1)
+        if k>1: _refuse_carried_state(self.learn)
         return [_Piece(self, i*self.bs//k, (i+1)*self.bs//k) for i in range(k)]
 
     def _predict(self, part):
@@ -182,20 +190,13 @@ class _Start:
         for m,k,b,old in self.buffers: setattr(m, k, b.copy_(old))
         set_random_state(self.random, parts=self.parts)
 
-def _refuse_carried_state(cb):
-    "Refuse `cb` where a callback such as `ModelResetter` says that the model carries a state from batch to batch"
-    o = next((o for o in cb.learn.cbs if o.run and getattr(o, 'resets_model', False)), None)
-    if o: raise ValueError(f"`{o.name}` is for models that carry a state from batch to batch, and `{cb.name}` would "
-        "hand that of some samples to others, from piece to piece: use one of them. To save memory, let the loader "
-        "give fewer or shorter sequences")
-
 class MicroBatch(Callback):
     """Run training batches in pieces of at most `bs` samples, which takes less memory and gives the same step.
 
     `after_pred` and `after_loss` are announced for each piece, all other events for the batch; `pred` is then detached.
     Only layers that mix samples notice: a batch norm sees one piece at a time, and dropout draws for each. A recurrent
     model that carries its state from batch to batch would hand it from piece to piece, that is, to other samples:
-    `ModelResetter` is refused.
+    with `ModelResetter`, a batch that is larger is refused.
     A loss that compares samples is noticed in the first batch, with a warning.
     With `'auto'`, a batch that runs out of memory is run again in halves, and a copy of the model's buffers is kept"""
     _stateattrs,from_start = ('fits',),True
@@ -213,7 +214,6 @@ class MicroBatch(Callback):
 
     def before_fit(self):
         no_closure(self); refuse_second(self, MicroBatch, 'cut the batch'); warn_inexact_parts(self)
-        _refuse_carried_state(self)
         self.compared = self.count is not None # the loss of the first batch with that of its pieces
     def before_train(self):
         if self.learn.forward_with is not None: raise ValueError("`MicroBatch` runs the forward pass in pieces, but "
