@@ -601,6 +601,21 @@ def test_schedulers_that_count_something_else_are_not_warned_of(name, recwarn):
         mk(n, opt_func=torch_sgd, lr=.1).fit(3, cbs=TorchScheduler(by_batches(name, steps), unit))
     assert not [o for o in recwarn if 'batches of the fit' in str(o.message)]
 
+def test_a_scheduler_of_several_fits_may_have_as_many_steps_as_one_has_batches(recwarn):
+    learn = mk(2, torch_sgd, lr=.1)
+    learn.create_opt()
+    s = sched.CosineAnnealingLR(learn.opt, T_max=8)
+    for _ in range(2): learn.fit(4, cbs=TorchScheduler(s))
+    assert s.last_epoch==8 and s.get_last_lr()[0]==pytest.approx(0, abs=1e-9)
+    assert not [o for o in recwarn if 'batches of the fit' in str(o.message)]
+
+def test_a_scheduler_that_counts_epochs_and_steps_by_batch_is_told():
+    def fit(**kwargs): mk(opt_func=torch_sgd, lr=.1).fit(4, cbs=TorchScheduler(by_batches('total_steps', 4), **kwargs))
+    for unit in ('iter','step'):
+        with pytest.raises(ValueError, match='Tried to step 5 times') as e: fit(unit=unit)
+        assert any("write `TorchScheduler(…, unit='epoch')`" in o for o in e.value.__notes__)
+    fit(unit='epoch')
+
 def test_one_torch_scheduler_serves_several_fits():
     learn = mk(opt_func=torch_sgd, lr=.1, cbs=TorchScheduler(by_epoch['StepLR']))
     assert learn.fit(4).recorder.lrs==learn.fit(4).recorder.lrs==pytest.approx([.1]*14+[.05]*14)

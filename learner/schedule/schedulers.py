@@ -240,7 +240,7 @@ class TorchScheduler(HyperScheduler):
         begins = learn.start_epoch and not learn.resuming and not self.on_plateau and self.sched.last_epoch<1
         if begins: warn(f"`{self.name}` begins anew: schedulers of torch do not know the {learn.start_epoch} epochs "
             "that count as done by `start_epoch`. `ParamScheduler` does")
-        if self.unit=='epoch': self._check_unit()
+        if self.unit=='epoch' and self.begins_with=='given': self._check_unit() # one of your own may serve several fits
         if self.on_plateau:
             if self.unit!='epoch': raise ValueError(
                 "`ReduceLROnPlateau` monitors the results of an epoch: give `unit='epoch'`")
@@ -294,7 +294,12 @@ class TorchScheduler(HyperScheduler):
         opt,scales = self.learn.opt,self.scales.items()
         if self.sched.optimizer is not opt: self._made_again()
         for k,fs in scales: set_hyper(opt, k, [v/f for v,f in zip(get_hyper(opt, k), fs)]) # what the scheduler has set
-        self.sched.step(*args)
+        try: self.sched.step(*args)
+        except ValueError as e:
+            if self.unit!='epoch' and getattr(self.sched, 'total_steps', None)==self.learn.n_epoch:
+                e.add_note(f"`total_steps` is the number of epochs of the fit, but `{self.name}` steps more often: "
+                    "write `TorchScheduler(…, unit='epoch')`")
+            raise
         for k,fs in scales: set_hyper(opt, k, [v*f for v,f in zip(get_hyper(opt, k), fs)])
 
     def tops(self, name):
