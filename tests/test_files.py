@@ -1000,6 +1000,30 @@ def test_hooks_add_and_change(tmp_path):
     other.load('a')
     assert got==[[1, 'two']] and not any(v.any() for v in other.model.state_dict().values())
 
+@pytest.mark.parametrize('order', ['ab','ba'])
+@pytest.mark.parametrize('names', [dict(a='b', b='a'), dict(a='b', b='c'), dict(a='c', b='d')],
+    ids=['swapped','shifted','others'])
+@pytest.mark.parametrize('value', [lambda v: v, lambda v: v*1], ids=['same','replaced'])
+def test_momentum_follows_weights_that_a_hook_renames(tmp_path, names, order, value):
+    "Also into a model that defines them in another order; and by their order where the tensors are others"
+    def f(first, second, order):
+        torch.manual_seed(1)
+        m = nn.ModuleDict({k:nn.Linear(8, 8) for k in order})
+        m.forward = lambda x: m[second](m[first](x).relu())
+        return Learner(DataLoaders([(x8, x8)], [(x8, x8)]), m, nn.MSELoss(), opt_func=torch.optim.Adam, path=tmp_path)
+    def new(k): return names[k[0]]+k[1:]
+    def moments(learn): return {k:learn.opt.state[p]['exp_avg'] for k,p in learn.model.named_parameters()}
+    x8 = torch.linspace(-1, 1, 128).view(16, 8)
+    a = f('a', 'b', 'ab').fit(1)
+    a.save('a')
+    b = f(names['a'], names['b'], [names[k] for k in order])
+    b.on(event.before_load)(
+        lambda learn: learn.saved.update(model={new(k):value(v) for k,v in learn.saved['model'].items()}))
+    b.load('a')
+    for of in (weights, moments):
+        now,then = of(b),of(a)
+        assert {*now}=={*map(new, then)} and all(torch.equal(now[new(k)], v) for k,v in then.items())
+
 def test_another_shape_of_file_takes_one_hook(tmp_path):
     a,b = mk().fit(1),mk(seed=1)
     torch.save(dict(epoch=3, net=a.model.state_dict()), tmp_path/'ckpt.pth')

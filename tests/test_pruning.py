@@ -76,6 +76,31 @@ def test_a_file_of_a_pruned_model_is_loaded_by_name(tmp_path, kw):
     a.opt.state.clear()
     assert equal(moments(a.load('b')), mine)
 
+def test_names_hold_where_a_hook_replaces_values(tmp_path):
+    "The optimizer of the file has another order than the model"
+    a = mk(tmp_path).fit(1)
+    pruned_alike(a.model)
+    a.save('a')
+    b = mk(tmp_path, pruned=True)
+    b.on(event.before_load)(lambda learn: learn.saved.update(model={k:v*1 for k,v in learn.saved['model'].items()}))
+    b.load('a')
+    def moments(learn): return {k:learn.opt.state[p]['exp_avg'] for k,p in learn.model.named_parameters()}
+    assert equal(moments(a), moments(b))
+
+def test_a_hook_can_apply_the_masks_of_a_pruned_model(tmp_path):
+    "A weight that it has computed takes the place that is left"
+    a = mk(tmp_path).fit(1)
+    pruned_alike(a.model)
+    a.save('a')
+    b = mk(tmp_path)
+    @b.on(event.before_load)
+    def masked(learn):
+        w = learn.saved['model']
+        for i in (0, 1): w[f'{i}.weight'] = w.pop(f'{i}.weight_orig')*w.pop(f'{i}.weight_mask')
+    b.load('a')
+    def moments(learn): return {k:learn.opt.state[p]['exp_avg'] for k,p in learn.model.named_parameters()}
+    assert equal({k.replace('_orig', ''):v for k,v in moments(a).items()}, moments(b))
+
 def test_the_state_of_lbfgs_of_a_pruned_model_is_refused(tmp_path):
     a = mk(tmp_path, torch.optim.LBFGS).fit(1)
     pruned_alike(a.model)

@@ -134,19 +134,28 @@ def _order_of_weights(model, weights):
         return sorted(params, key=lambda p: firsts[id(p)]) if by_model else params
     return f
 
-def order_here(learn, weights):
-    "A function that puts parameters of a group in the order in which a group of a file, saved with `weights`, has them"
+def order_here(learn, weights, names):
+    """A function that puts parameters of a group in the order in which a group of a file, saved with `weights`, has
+    them. `names`: those of parameters in the file, and what they are now, where they are others"""
     named,by_weights = weights_by_name(learn),_order_of_weights(learn.model, weights)
     def f(params, group):
-        names = group.get('param_places')
         if len(group['params'])!=len(params): return params # torch refuses them
-        if names is None: return by_weights(params)
-        ids,found = {*map(id, params)},[named.get(k) for k in names]
-        if away := [k for k,p in zip(names, found) if p is not None and id(p) not in ids]: raise ValueError(
+        places = [names.get(k, k) for k in group.get('param_places', [None]*len(params))]
+        ids,found = {*map(id, params)},[named.get(k) for k in places]
+        if away := [k for k,p in zip(places, found) if p is not None and id(p) not in ids]: raise ValueError(
             f"`{away[0]}` was in another parameter group: give the `splitter` of then")
-        rest = iter([p for p in params if all(p is not o for o in found)])
+        known = {*map(id, found)}
+        rest = iter([p for p in by_weights(params) if id(p) not in known])
         return [next(rest) if p is None else p for p in found]
     return f
+
+def _shapes(weights): return {k:getattr(v, 'shape', None) for k,v in weights.items()}
+
+def new_names(was, now):
+    """Names of weights in a file, `was`, and those that their tensors have `now`. If only values have been replaced,
+    names hold; and otherwise a replaced tensor has none"""
+    hold,names = [*_shapes(was).items()]==[*_shapes(now).items()],{id(v):k for k,v in now.items()}
+    return {k:names.get(id(v), k if hold else None) for k,v in was.items()}
 
 def _in_order(opt, groups, order):
     "Groups of a file, with their numbers in the order of our parameters; and our parameters, in the order of the file"
@@ -267,11 +276,11 @@ def _put_one(learn, opt, saved, same_types, order):
 
 def _types(weights): return {o.dtype for o in weights.values() if isinstance(o, torch.Tensor) and o.is_floating_point()}
 
-def put_opt(learn, saved, weights):
+def put_opt(learn, saved, weights, names={}):
     """Load the state of a torch optimizer, or of several as one; returns its parameters in the order of `saved`.
-    `weights` were saved with it"""
+    `weights` were saved with it, and some may have new `names` since"""
     if learn.opt is None: learn.create_opt()
-    params = _put_all(learn, learn.opt, saved, weights)
+    params = _put_all(learn, learn.opt, saved, weights, names)
     learn.note_rates() # those of the file will be no news to a fit
     return params
 
@@ -282,14 +291,14 @@ def _numbered(states):
     numbers = iter(group_numbers(groups))
     return [{**s, 'param_groups': [{**g, 'group': next(numbers)} for g in s['param_groups']]} for s in states]
 
-def _put_all(learn, opt, saved, weights):
+def _put_all(learn, opt, saved, weights, names):
     if _in_own_format(opt, saved): return _put_own(learn, opt, saved)
     opts,states = parts_of(opt),saved['opts'] if 'opts' in saved else [saved]
     if len(opts)!=len(states) or isinstance(opt, OptimList)!=('opts' in saved):
         theirs = f"{len(states)} optimizer{'s as one' if 'opts' in saved else ''}"
         raise ValueError(f"the saved state is of {theirs}, and here {'are' if len(opts)>1 else 'is'} {len(opts)}")
     same_types = _types(weights)==_types(weights_of(learn.model))
-    order,params = order_here(learn, weights),[]
+    order,params = order_here(learn, weights, names),[]
     if is_split(opt.param_groups): number_groups(opt) # those that have been added, too
     for o,s in zip(opts, _numbered(states)):
         if _in_own_format(o, s): params += _put_own(learn, o, s)
@@ -343,9 +352,9 @@ def _read_bare(file, device):
         if not isinstance(file, Path): return {k:v.to(device) for k,v in st.load(file.read()).items()}
         with open(file, 'rb'): return st.load_file(file, str(device)) # which reports an unreadable file as missing
 
-def _load_opt(learn, saved, weights):
+def _load_opt(learn, saved, weights, names):
     learn.to_device() # state goes where the parameters are
-    try: put_opt(learn, saved, weights)
+    try: put_opt(learn, saved, weights, names)
     except Exception as e:
         why = e if isinstance(e, ValueError) else repr(e)
         raise ValueError(f"The state of the optimizer does not fit: {why}. "
@@ -368,7 +377,10 @@ def _parts(saved):
     if 'opt' in saved: name = 'opt' # a file of this library, or of fastai
     return saved['model'],of_loss,saved.get(name),name
 
-def _shapes(weights): return {k:getattr(v, 'shape', None) for k,v in weights.items()}
+def _by_place(weights, of_loss):
+    "Weights of a file under the names that its optimizer has for them"
+    parts = {'model': weights, **of_loss}
+    return {f'{root}.{k}':v for root,o in parts.items() if isinstance(o, dict) for k,v in o.items()}
 
 def _put_loss(learn, saved, strict):
     "Load parameters of the loss. Returns what does not fit, of what is trained"
@@ -407,13 +419,14 @@ def load(self:Learner,
     file = find_file(file, self.path/self.model_dir)
     check_exists(file)
     saved = (_read_bare if _is_bare(file) else read_plain)(file, 'cpu' if device is None else device)
+    was = _by_place(*_parts(saved)[:2]) # before an event changes it
     with undone_on_error(self, file), file_events(self, 'load', file, saved):
         trained = to_eval(self.opt) # the weights of a file are for use
         state,of_loss,opt,name = _parts(self.saved)
         unmatched = put_weights(self.model, state, strict, only)
         others = _put_loss(self, of_loss, strict) if only is None else []
         why = _why_without_opt(opt, name, with_opt, only is None and not any(unmatched) and not others)
-        if not why: _load_opt(self, opt, state)
+        if not why: _load_opt(self, opt, state, new_names(was, _by_place(state, of_loss)))
         to_eval(self.opt) # the file may be that of a run in the middle of training
         to_train(trained)
         notes = [*([str(unmatched)] if any(unmatched) else []), *others]
