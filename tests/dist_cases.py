@@ -751,6 +751,14 @@ class HoldsLayers:
         with torch.no_grad(): self.sums(self.teacher(pred))
         return F.cross_entropy(self.scale(pred), targ)
 
+class OverlappingLayers:
+    "A loss that is no module, with a layer that is also in another one that it holds"
+    def __init__(self):
+        self.scale = nn.Linear(3, 3)
+        self.both = nn.Sequential(self.scale, nn.Tanh(), nn.Linear(3, 3))
+    def parameters(self): return self.both.parameters()
+    def __call__(self, pred, targ): return sum(F.cross_entropy(o(pred), targ) for o in (self.both, self.scale))
+
 def freezes_loss(learn):
     if learn.epoch==1: learn.loss_func.requires_grad_(False)
 
@@ -774,7 +782,8 @@ allowed = dict(freezes_loss=lambda: on(event.before_epoch)(freezes_loss), inputs
 def allowed_in_parts(name, shard=True):
     "A fit with something that is trained, frozen, replaced, computed or left out; and warnings of the optimizer"
     torch.manual_seed(5)
-    loss,kwargs = HoldsLayers() if name=='layer_in_loss' else LossWithLayer(),{}
+    losses = dict(layer_in_loss=HoldsLayers, overlapping_loss=OverlappingLayers)
+    loss,kwargs = losses.get(name, LossWithLayer)(),{}
     if 'loss' in name: kwargs = dict(loss_func=loss, splitter=lambda m: [[*m.parameters(), *loss.parameters()]])
     if name=='frozen_loss': loss.requires_grad_(False)
     if name=='left_out': kwargs = dict(splitter=lambda m: [[*m.body[0].parameters()]])
@@ -963,10 +972,17 @@ def reweighted():
     with learn.distrib_ctx(): learn.fit(1, cbs=OtherWeights())
     return state(learn)
 
-def layer_in_loss():
-    loss = HoldsLayers()
-    learn = make(loss_func=loss, splitter=lambda m: [[*m.parameters(), *loss.parameters()]])
-    with learn.distrib_ctx(): learn.fit(2)
+class OwnOptimizer(Callback):
+    "Trains the loss, as center loss is trained"
+    def before_fit(self): self.opt = torch.optim.SGD(self.learn.loss_func.parameters(), lr=.5)
+    def before_step(self): self.opt.step(); self.opt.zero_grad()
+
+def layer_in_loss(how=''):
+    "A layer that the loss holds; beside a list of the model and a layer that nothing uses, or trained by a callback"
+    loss,cbs = HoldsLayers(),OwnOptimizer() if how=='by_callback' else None
+    learn = make(loss_func=loss, splitter=lambda m: [[*m.parameters(), *([] if cbs else loss.parameters())]])
+    if how=='with_model': loss.models = nn.ModuleList([learn.model, nn.Linear(2, 2)])
+    with learn.distrib_ctx(): learn.fit(2, cbs=cbs)
     return state(learn, trained=[p.detach().clone() for p in loss.parameters()], sum=loss.sums.sum.clone())
 
 def goes_backward():

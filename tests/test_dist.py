@@ -14,6 +14,8 @@ from together import together
 lone_cancels = ('before_step','CancelStepException',1),('after_step','CancelTrainException',0), \
     ('before_validate','CancelEpochException',1),('after_loss','CancelBatchException',0)
 
+in_loss = '','with_model','by_callback'
+
 refusals = 'split','inside','tensors','metric','pieces'
 
 of_lists = (*product(('lists','tuples'), (False, True), (53, 49)), ('graphs', True, 53),
@@ -38,7 +40,8 @@ quick = {2: [('fit', (), dict(n=49)), ('fit', (), dict(kind='weights', n=41, n_e
     *(('penalized', o, {}) for o in product(('classes','summed'), (False, True), (53, 49))),
     *(('two_views', cbs, {}) for cbs in ((), ('accumulate',))), ('rewound', (), {}),
     *((name, (), {}) for name in ('cancels_the_last_batch', 'own_value', 'hypers_of_the_first')),
-    ('augmented_resumed', (0,), {}), ('reweighted', (), {}), ('layer_in_loss', (), {}),
+    ('augmented_resumed', (0,), {}), ('reweighted', (), {}),
+    *(('layer_in_loss', (o,), {}) for o in in_loss),
     ('draws_outside', (), {}), *(('refused_at_once', (o,), {}) for o in refusals),
     *((name, (), {}) for name in ('kept_in_dataset', 'metrics_of_before_fit', 'masked_out')),
     *(('listed', o, {}) for o in of_lists), *(('fit', (o,), dict(n=17, n_epoch=1)) for o in ('mixup','mixup_alike')),
@@ -158,9 +161,10 @@ def test_a_last_batch_with_fewer_samples_than_processes_can_be_mixed(mix):
     assert all(map(torch.equal, a['weights'], b['weights'])) and a['iters'][:2]==(3, 3)
     assert all(torch.isfinite(o).all() for o in a['weights'])
 def test_weights_of_the_loss_may_change_within_an_epoch(): same_run(2, 'reweighted')
-def test_layers_that_a_loss_holds_are_trained_in_all_processes():
+@pytest.mark.parametrize('how', in_loss)
+def test_layers_that_a_loss_holds_are_trained_in_all_processes(how):
     "Also if the loss is no module itself. What one gathers is that of the first process"
-    ref,res = same_run(2, 'layer_in_loss')
+    ref,res = same_run(2, 'layer_in_loss', how)
     for o in res:
         close(o['trained'], ref['trained'])
         assert torch.equal(o['sum'], res[0]['sum']) and o['sum'].abs().sum()>0

@@ -85,7 +85,8 @@ def test_plain_sharding_of_models_with_containers_and_tied_weights(name, alone):
         close([o['weights'], o['rows']], [ref['weights'], ref['rows']], 1e-6)
         assert o['alone']=={alone}
 
-allowed = 'own_loss','layer_in_loss','freezes_loss','frozen_loss','replaced','inputs','graphs','left_out'
+allowed = 'own_loss','layer_in_loss','overlapping_loss','freezes_loss','frozen_loss','replaced','inputs','graphs', \
+    'left_out'
 
 def test_what_parts_allow():
     """A loss of the model's own, frozen parameters that the optimizer has and others that it has not, a replaced layer,
@@ -94,7 +95,7 @@ def test_what_parts_allow():
     [refs],(first,other) = together(0, 'several', whole),together(2, 'several', parts, limit=120)
     for ref,*res in zip(refs, first, other):
         for o in res: close([o['weights'], o['rows']], [ref['weights'], ref['rows']])
-    assert [len(o['warned']) for o in first]==[0]*7+[1] and first[-1]['warned']==refs[-1]['warned']
+    assert [len(o['warned']) for o in first]==[0]*8+[1] and first[-1]['warned']==refs[-1]['warned']
     assert '`body.2.weight`' in first[-1]['warned'][0]
 
 def test_an_average_of_batch_norms_and_parts():

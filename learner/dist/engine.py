@@ -15,7 +15,7 @@ import torch
 from torch import nn
 from ..core.checks import extra
 from ..core.tracebacks import warn
-from ..restore.places import model_and_loss
+from ..restore.places import model_and_loss,own_optimizers
 from ..model.optimizer import params_of
 from ..model.loss_properties import is_summed,loss_of,n_items,n_samples,no_grad_if_empty,says_its_items
 from ..technique.gradients import GradientAccumulation
@@ -26,9 +26,13 @@ from ..technique.mixed_precision import MixedPrecision
 def trained_ids(module): return [id(o) for o in module.parameters() if o.requires_grad]
 
 def trained_modules(learn) -> dict: # By where they are
-    "The model, and modules in the loss of which the optimizer trains something"
-    trained = {*map(id, params_of(learn.opt))}
-    return {k:m for k,m in model_and_loss(learn).items() if k=='model' or not trained.isdisjoint(trained_ids(m))}
+    """The model, and modules in the loss of which the optimizer, or one of a callback, trains something that is not of
+    the model; none that is within another one"""
+    trained = {id(p) for o in (learn.opt, *own_optimizers(learn).values()) for p in params_of(o)}
+    trained.difference_update(map(id, learn.model.parameters()))
+    res = {k:m for k,m in model_and_loss(learn).items() if k=='model' or not trained.isdisjoint(trained_ids(m))}
+    within = {id(inner) for m in res.values() for inner in m.modules() if inner is not m}
+    return {k:m for k,m in res.items() if k=='model' or id(m) not in within}
 
 class Whole(nn.Module):
     "Model and loss as one module, whose forward pass is any function"
