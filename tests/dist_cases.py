@@ -985,6 +985,27 @@ def layer_in_loss(how=''):
     with learn.distrib_ctx(): learn.fit(2, cbs=cbs)
     return state(learn, trained=[p.detach().clone() for p in loss.parameters()], sum=loss.sums.sum.clone())
 
+class BareParameter:
+    "A loss that trains a parameter which no module has"
+    def __init__(self): self.scale = nn.Parameter(torch.ones(3))
+    def parameters(self): return [self.scale]
+    def __call__(self, pred, targ): return F.cross_entropy(pred*self.scale, targ)
+
+class OwnHead(Callback):
+    "A callback that adds the loss of a layer of its own"
+    def __init__(self): self.head = nn.Linear(3, 3)
+    def parameters(self): return self.head.parameters()
+    def after_loss(self):
+        if self.learn.training: self.learn.loss_grad = self.learn.loss_grad+self.head(self.learn.pred).pow(2).mean()
+
+def not_averaged(what):
+    "The error of a fit that trains what no module of model or loss has, and the steps before it"
+    o = BareParameter() if what=='loss' else OwnHead()
+    kwargs = dict(loss_func=o) if what=='loss' else dict(cbs=o)
+    learn = make(splitter=lambda m: [[*m.parameters(), *o.parameters()]], **kwargs)
+    try: learn.to_distributed().fit(1)
+    except RuntimeError as e: return str(e),learn.opt_step
+
 def goes_backward():
     learn = make()
     with learn.distrib_ctx(): learn.fit(2, cbs=OwnBackward())

@@ -46,6 +46,7 @@ quick = {2: [('fit', (), dict(n=49)), ('fit', (), dict(kind='weights', n=41, n_e
     *((name, (), {}) for name in ('kept_in_dataset', 'metrics_of_before_fit', 'masked_out')),
     *(('listed', o, {}) for o in of_lists), *(('fit', (o,), dict(n=17, n_epoch=1)) for o in ('mixup','mixup_alike')),
     *(('preempted', (o,), {}) for o in (False, True)),
+    *(('not_averaged', (o,), {}) for o in ('loss','callback')),
     ('lists_apart', (), {}), ('stopped_in_accumulation', (), {}), ('sums', (), {}),
     *(('skips_at', ('after_loss', kind, *rank), {}) for kind in ('classes','summed') for rank in ((), (1,))),
     ('skips_at', ('after_pred', 'classes', 1), {}),
@@ -53,7 +54,7 @@ quick = {2: [('fit', (), dict(n=49)), ('fit', (), dict(kind='weights', n=41, n_e
     *(('collectives', (4, False, n), {}) for n in (2, 3))],
     3: [('fit', (), dict(n=53))]}
 several_only = ('lone_cancel','act','lr_find_skips','error_and_cancel','sums','collectives','dropout_resumed',
-    'afterwards','augmented_resumed','refused_at_once','preempted','norms_in_validation')
+    'afterwards','augmented_resumed','refused_at_once','not_averaged','preempted','norms_in_validation')
 quick[0] = [o for procs in (2, 3) for o in quick[procs] if o[0] not in several_only] # by one process, to compare with
 
 @cache
@@ -168,6 +169,13 @@ def test_layers_that_a_loss_holds_are_trained_in_all_processes(how):
     for o in res:
         close(o['trained'], ref['trained'])
         assert torch.equal(o['sum'], res[0]['sum']) and o['sum'].abs().sum()>0
+
+@pytest.mark.parametrize('what,said', [('loss', r'1 parameter whose.*of shape `\(3,\)`'),
+    ('callback', r'2 parameters whose.*of shape `\(3, 3\)`, `\(3,\)`')])
+def test_what_no_module_of_model_or_loss_has_cannot_be_trained(what, said):
+    "Each process would train its own"
+    for text,n in run(2, 'not_averaged', (what,), {}):
+        assert re.search(f'{said}.*into such a module', text) and n==0
 
 def test_a_callback_that_goes_backward_itself_is_refused():
     "Each process has the gradient of its part, and the weights part"

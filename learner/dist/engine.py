@@ -13,7 +13,7 @@ from functools import partial
 from math import nan
 import torch
 from torch import nn
-from ..core.checks import extra
+from ..core.checks import extra,listed
 from ..core.tracebacks import warn
 from ..restore.places import model_and_loss,own_optimizers
 from ..model.optimizer import params_of
@@ -33,6 +33,16 @@ def trained_modules(learn) -> dict: # By where they are
     res = {k:m for k,m in model_and_loss(learn).items() if k=='model' or not trained.isdisjoint(trained_ids(m))}
     within = {id(inner) for m in res.values() for inner in m.modules() if inner is not m}
     return {k:m for k,m in res.items() if k=='model' or id(m) not in within}
+
+def check_averaged(learn,
+    is_averaged, # `is_averaged(p)`: whether the gradient of a parameter is averaged
+):
+    "Before a step: refuse gradients that are not averaged over the processes"
+    left = [p for p in params_of(learn.opt) if p.grad is not None and not is_averaged(p)]
+    if left: raise RuntimeError(f"The optimizer has {len(left)} parameter{'s' if len(left)>1 else ''} whose gradients "
+        f"are not averaged over the processes, of shape {listed(dict.fromkeys(tuple(p.shape) for p in left), 4)}. They "
+        "are averaged for what belongs to the model, or to an `nn.Module` of a loss, when an epoch begins: add layers "
+        "between epochs, and put other parameters, of a loss or a callback, into such a module")
 
 class Whole(nn.Module):
     "Model and loss as one module, whose forward pass is any function"
@@ -65,6 +75,7 @@ class Averaged:
 
     def _wrap(self, whole):
         self.names,self.params = zip(*whole.named_parameters())
+        self.ids = {*map(id, self.params)}
         self.flags = self._flags()
         self.ddp,self.settled = self.accelerator.prepare_model(whole),False
 
@@ -73,6 +84,7 @@ class Averaged:
     def n_trained(self): return sum(self.flags)
     @property
     def has_changed(self): return self._flags()!=self.flags
+    def has(self, p): return id(p) in self.ids
     @property
     def fits(self):
         "Whether the learner trains the same parameters as when they were wrapped"
@@ -175,6 +187,7 @@ class Engine:
 
     def average(self):
         "Before a step: average the gradients that have waited for it"
+        check_averaged(self.learn, self.averaged.has)
         if not self.has_local_grads: return
         self.procs.meet()
         self.make_whole()

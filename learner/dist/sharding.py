@@ -40,7 +40,7 @@ from ..record.files import atomic_folder,hash_of,parts_folder
 from ..technique.averaging import WeightAverage
 from ..technique.mixed_precision import MixedPrecision
 from .processes import ProcessFailed
-from .engine import make_accelerator,trained_modules
+from .engine import check_averaged,make_accelerator,trained_modules
 
 # %% ../../nbs/dist/05_sharding.ipynb #Divided
 def is_of(package, hook): return f"{getattr(hook, '__module__', None)}.".startswith(f'{package}.')
@@ -312,14 +312,6 @@ def check_optimizer(opt):
     if isinstance(opt, (optim.SGD,optim.Adagrad)) and any(g.get('fused') for g in opt.param_groups): raise ValueError(
         f"`shard` does not work with `fused=True` of `{name}`, which torch cannot compute on parts: leave it out")
 
-def check_averaged(opt):
-    "Refuse gradients that FSDP does not average"
-    params = [p for o in parts_of(opt) for g in o.param_groups for p in g['params']]
-    if n := sum(not in_parts(p) and p.grad is not None for p in params): raise RuntimeError("The optimizer has "
-        f"{n} parameter{'s' if n>1 else ''} whose gradients are not averaged. With `shard`, they are averaged for what "
-        "belongs to the model, or to an `nn.Module` of a loss, when an epoch begins: add layers between epochs, "
-        "and put other parameters of a loss into such a module")
-
 def check_modules(modules):
     "Refuse sparse gradients, hooks that torch would not call, and parameters that would be divided twice"
     for k,m in chain(*(o.named_modules() for o in modules)):
@@ -415,7 +407,7 @@ class ShardedEngine:
     def _before_step(self, *_):
         self.procs.meet()
         self.past_meeting = True
-        check_averaged(self.learn.opt)
+        check_averaged(self.learn, in_parts)
 
     @contextmanager
     def pausing(self, due):
