@@ -909,6 +909,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                          'learner.core.tracebacks.is_ours': ('core/tracebacks.html#is_ours', 'learner/core/tracebacks.py'),
                                          'learner.core.tracebacks.is_top': ('core/tracebacks.html#is_top', 'learner/core/tracebacks.py'),
                                          'learner.core.tracebacks.of_user': ('core/tracebacks.html#of_user', 'learner/core/tracebacks.py'),
+                                         'learner.core.tracebacks.say_stop': ( 'core/tracebacks.html#say_stop',
+                                                                               'learner/core/tracebacks.py'),
                                          'learner.core.tracebacks.shortened': ( 'core/tracebacks.html#shortened',
                                                                                 'learner/core/tracebacks.py'),
                                          'learner.core.tracebacks.warn': ('core/tracebacks.html#warn', 'learner/core/tracebacks.py')},

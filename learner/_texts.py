@@ -865,6 +865,7 @@ texts = {'AccumMetric.__init__': 'Parameters:\n'
                    '- `dl`: Loader to take a batch from, or its position or name in `dls`; default: that of '
                    'training\n'
                    '- `cbs`: More callbacks, as you would give them to `fit`',
+ 'Learner.one_thread': 'Parameters:\n\n- `instead`: What else another thread can do about a run',
  'Learner.operations': 'Parameters:\n'
                        '\n'
                        '- `n_iter`: Number of the training batch, counted from 0\n'

@@ -35,15 +35,31 @@ def test_a_run_that_is_put_back_names_no_way_to_resume(name):
     with pytest.raises(KeyboardInterrupt) as e: runs[name](learn, CtrlC('after_step'))
     assert str(e.value)=='Stopped. Everything is as it was before.' and weights(learn)==before and learn.at is None
 
+def test_words_of_the_users_own_stay():
+    "Of a stop that the model raises; those of the library are replaced where a run around it puts everything back"
+    learn = synth_learner(6)
+    def forward(*args): raise KeyboardInterrupt('my own words')
+    in_fit = Callback(after_step=forward)
+    for run in (lambda: learn.smoke(cbs=in_fit), lambda: learn.seeds(2, 1, 'order', cbs=in_fit)):
+        with pytest.raises(KeyboardInterrupt) as e: run()
+        assert str(e.value)=='my own words'
+    learn.model.forward = forward
+    for run in (learn.get_preds, learn.validate):
+        with pytest.raises(KeyboardInterrupt) as e: run()
+        assert str(e.value)=='my own words'
+
 def test_what_resume_lacks_is_said(tmp_path):
     learn = synth_learner(4, path=tmp_path)
     with pytest.raises(RuntimeError, match=r'no fit of this Learner has begun\. Write `fit\(…\)`$'): learn.resume()
     learn.fit(1, cbs=Checkpoint(every=1))
     with pytest.raises(RuntimeError, match=r'the last fit has ended.* Write `fit\(…\)`$'): learn.resume()
     new = synth_learner(4, path=tmp_path, cbs=Checkpoint(every=1)) # in another process
-    with pytest.raises(RuntimeError, match=r'`fit\(…, resume=True\)` continues from the newest file of `checkpoint`$'):
-        new.resume()
-    assert weights(new.fit(2, resume=True))==weights(synth_learner(4).fit(2))
+    with pytest.raises(RuntimeError, match=r"`fit\(…, resume='auto'\)` continues from the newest file of "
+        '`checkpoint`, or begins anew where there is none$'): new.resume()
+    assert weights(new.fit(2, resume='auto'))==weights(synth_learner(4).fit(2))
+    fresh = synth_learner(4, path=tmp_path/'new', cbs=Checkpoint(every=1))
+    with pytest.raises(RuntimeError, match="resume='auto'"): fresh.resume()
+    assert weights(fresh.fit(2, resume='auto'))==weights(new) # as it says
 
 # Together with another stop, and with an error
 def test_with_a_stop_that_waits_too_the_fit_can_be_resumed_where_it_was():

@@ -39,6 +39,8 @@ refused = dict(validate=lambda learn: learn.validate(), get_preds=lambda learn: 
 def test_another_thread_cannot_run_a_learner_that_trains(name):
     res,learn,failed = meanwhile(refused[name])
     assert isinstance(res, RuntimeError) and 'A `fit` of this Learner runs in another thread' in str(res)
+    begins_training = name in ('fit','resume','smoke','lr_find') # which callbacks cannot do either
+    assert ('or call this in one of its callbacks' in str(res)) is not begins_training
     assert not failed and learn.train_iter==12 and len(learn.recorder.rows)==2
     assert torch.equal(weights(learn), weights(synth_learner(6).fit(2)))
     assert learn.validate()['valid_loss']==learn.recorder.rows[-1]['valid_loss'] # now that it is over

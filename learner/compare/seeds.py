@@ -22,6 +22,7 @@ from torch import nn
 from fastcore.basics import noop,patch
 from fastcore.foundation import L
 from ..core.checks import brief,listed,nearest,one_of,signature,whole
+from ..core.tracebacks import say_stop
 from ..data.generators import keep_random
 from ..loop.fitting import check_idle
 from ..loop.interrupt import HeldInInference
@@ -299,6 +300,6 @@ def seeds(self:Learner,
         for seed in numbers:
             bar('seeds', len(runs), len(numbers), '', None)
             try: runs.append(plan.run(seed))
-            except KeyboardInterrupt as e: e.args = HeldInInference.at_end,; raise # the copy could resume, but is gone
+            except KeyboardInterrupt as e: say_stop(e, HeldInInference.at_end); raise # the copy could resume, but is gone
             if len(runs)==2: Proof.of(varied, runs).check(vary)
     return SeedRuns(runs, Proof.of(varied, runs))

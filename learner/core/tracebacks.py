@@ -95,9 +95,16 @@ def _short(tb):
         if o.tb_frame not in frames: empty(o.tb_frame) # the user's frame keeps it alive, as `f_back`
     return tb
 
+def say_stop(
+    e, # A `KeyboardInterrupt`
+    words, # What it has stopped
+):
+    "Let a stop say `words`, unless it has words of the user's own"
+    if e.args==getattr(e, 'said', ()): e.args = e.said = words,
+
 def _tell_in_one_line(e):
     "Let IPython show a stop without any traceback"
-    if not e.args: e.args = "Stopped.",
+    if not e.args: say_stop(e, "Stopped.")
     lines = [str(e), *(o for o in getattr(e, '__notes__', ()) if not o.startswith('raised by '))]
     if e.__cause__ is None: e._render_traceback_ = lambda: lines
 

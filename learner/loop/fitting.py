@@ -254,7 +254,7 @@ def warn_untrained(learn, before): # Ids of the model's parameters before the fi
 # %% ../../nbs/loop/07_fitting.ipynb #run_fit
 def check_idle(learn, name, hint=""): # `name`: of a method
     "Refuse to start within a fit, or within another run, also of another thread"
-    with learn.one_thread(): pass
+    with learn.one_thread(instead=''): pass # within a callback it would be refused too
     if learn.mode is not None: raise RuntimeError(f"`{name}` cannot start inside a running `{learn.mode}`{hint}")
 
 def fit_bounds(n_epoch, start_epoch, n_iter, n_step) -> Bounds:
@@ -405,7 +405,8 @@ def nothing_to_resume(learn) -> str:
     if learn.lineage: why = ("the last fit has ended, was cancelled, or was stopped before its first batch was drawn. "
         "One that `learn.stop_soon()` ends can be resumed")
     files = [o.name for o in learn.cbs if o.resumes_files]
-    how = f"`fit(…, resume=True)` continues from the newest file of `{files[0]}`" if files else "Write `fit(…)`"
+    how = (f"`fit(…, resume='auto')` continues from the newest file of `{files[0]}`, or begins anew where there is none"
+        if files else "Write `fit(…)`")
     return f"There is nothing to resume: {why}. {how}"
 
 class FitMixin(StopMixin):
@@ -425,11 +426,11 @@ class FitMixin(StopMixin):
         procs:int|None=None, # Processes to train in, which are started for this fit; default: this one
     ): # Itself, so that calls chain
         "Train for `n_epoch` epochs, validating after each. Modes and hyper-parameters are restored at the end"
+        check_idle(self, 'fit', ": train another Learner, or `raise CancelFitException` and start when it is over")
         if procs is not None: return self.fit_in_processes(procs, cbs, n_epoch=n_epoch, lr=lr, wd=wd, resume=resume,
             reset_opt=reset_opt, start_epoch=start_epoch, n_iter=n_iter, n_step=n_step)
         with HeldInterrupt(self) as held:
             bounds = fit_bounds(n_epoch, start_epoch, n_iter, n_step)
-            check_idle(self, 'fit', ": train another Learner, or `raise CancelFitException` and start when it is over")
             check_parts(self)
             before = list(self.cbs)
             with self.added_cbs(cbs):

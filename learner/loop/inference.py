@@ -15,7 +15,7 @@ from weakref import ref
 import torch
 from torch import nn
 from fastcore.foundation import L
-from ..core.tracebacks import empty,ipython,is_full
+from ..core.tracebacks import empty,ipython,is_full,say_stop
 from ..core.checks import brief,checked,got,is_whole
 from ..core.callback import FuncCallback
 from ..core.callback_list import CallbackList
@@ -82,11 +82,13 @@ class RestoreMixin(Loop):
         self._thread_lock = RLock() # the thread of a run holds it
 
     @contextmanager
-    def one_thread(self):
+    def one_thread(self,
+        instead=", or call this in one of its callbacks", # What else another thread can do about a run
+    ):
         "What is in the `with` block belongs to this thread: another one is refused meanwhile"
         if not self._thread_lock.acquire(blocking=False): raise RuntimeError(
             f"A {f'`{self.mode}`' if self.mode else 'run'} of this Learner runs in another thread: "
-            "wait until it is over, or call this in one of its callbacks")
+            f"wait until it is over{instead if self.mode else ''}")
         try: yield
         finally: self._thread_lock.release()
 
@@ -148,7 +150,7 @@ class RestoreMixin(Loop):
             except BaseException as e:
                 if not in_run: self.results = results; release_frames(e)
                 if isinstance(e, KeyboardInterrupt) and not in_run: # also where a fit within it could resume
-                    e.args = "Stopped. Everything is as it was before.",
+                    say_stop(e, "Stopped. Everything is as it was before.")
                 raise
             finally:
                 for cb,v in counts: cb.counts = v

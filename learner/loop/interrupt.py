@@ -13,7 +13,7 @@ from contextlib import nullcontext,suppress
 from functools import cache
 import torch
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
-from ..core.tracebacks import frames_from,in_library
+from ..core.tracebacks import frames_from,in_library,say_stop
 from ..core.scopes import hands_over,may_be_cut,never_cut
 from ..record.progress import say
 
@@ -143,7 +143,7 @@ class HeldInterrupt:
         if e is not None and not isinstance(e, Exception): self.pending = False # another Ctrl-C, or the process ends
         try: self.stop_if_pending()
         except BaseException as stop:
-            if e is None and not stop.args: stop.args = self.at_end,
+            if e is None and not stop.args: say_stop(stop, self.at_end)
             raise stop from e # a worker may have died of the same Ctrl-C
 
 # %% ../../nbs/loop/04_interrupt.ipynb #HeldInInference

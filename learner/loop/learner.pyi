@@ -155,8 +155,8 @@ class Learner:
         'Run each batch of the phase'
         ...
     @contextmanager
-    def one_thread(self):
-        'What is in the `with` block belongs to this thread: another one is refused meanwhile'
+    def one_thread(self, instead=...):
+        'What is in the `with` block belongs to this thread: another one is refused meanwhile\n\n- `instead`: What else another thread can do about a run'
         ...
     @contextmanager
     def keep_attrs(self, names):

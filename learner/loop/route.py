@@ -15,7 +15,7 @@ from typing import Any
 from ..core.attendance import note_of_raiser
 from ..core.events import CancelException,CancelFitException
 from ..core.scopes import interruptible
-from ..core.tracebacks import warn
+from ..core.tracebacks import say_stop,warn
 from ..values.copies import copied
 from ..values.digests import digest
 from ..data.draws import Draws
@@ -198,7 +198,7 @@ def running(
             with suppress(CancelException): route.pause(before='end') # the fit is over
     except BaseException as e:
         if route.stopped is None: _leave_resumable(route, cbs)
-        if isinstance(e, KeyboardInterrupt) and not e.args: e.args = (where_stopped(route),)
+        if isinstance(e, KeyboardInterrupt) and not e.args: say_stop(e, where_stopped(route))
         elif route.not_noted: e.add_note(route.not_noted)
         if isinstance(e, Exception): _carry_out_stops(route, e)
         raise
