@@ -395,6 +395,34 @@ def test_what_cannot_be_sent_is_named(name, kind, remedy, change):
         f"cannot pickle '.*' object.*{remedy}.*train without `procs`"): learn.fit(1, procs=2)
     assert learn.at is None
 
+def test_a_learner_that_trains_in_workers_cannot_be_run_by_another_thread(monkeypatch):
+    "What it trained would be lost when the workers are done"
+    from learner.dist import launch
+    learn,said = learner(),[]
+    def act(f):
+        try: f()
+        except RuntimeError as e: said.append(str(e))
+    class Workers:
+        pressed = 0
+        def __init__(self, n, folder): pass
+        def wait(self):
+            for f in (lambda: learn.fit(1), learn.validate):
+                thread = threading.Thread(target=act, args=[f])
+                thread.start()
+                thread.join()
+        def end(self): pass
+        raise_error = end
+    monkeypatch.setattr(launch, 'Workers', Workers)
+    learn.fit(1, procs=2)
+    assert said==['A run of this Learner runs in another thread: wait until it is over']*2 and not learn.lineage
+
+def test_a_fit_in_workers_cannot_start_inside_of_one():
+    "That is said, and not what cannot be sent"
+    learn = learner()
+    def again(cb): learn.fit(1, procs=2)
+    with pytest.raises(RuntimeError, match='`fit` cannot start inside a running `fit`: train another Learner'):
+        learn.fit(1, cbs=[Callback(after_batch=again), Connected()])
+
 @slow
 def test_a_script_without_a_guard(tmp_path):
     "Workers do not run the script again; its classes are sent along"

@@ -254,7 +254,8 @@ def fit_in_processes(self:Learner,
     if self.opt is None: self.create_opt()
     task = as_task(self, cbs, method, kwargs, random_state(), in_notebook(), treatment())
     known = Known(self, cbs)
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder: # a killed process may still use it
+    # a killed process may still use the folder
+    with self.one_thread(), tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         path = Path(folder)
         (path/'task').write_bytes(task)
         workers = Workers(procs, folder)
