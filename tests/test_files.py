@@ -1903,6 +1903,24 @@ def test_an_exported_learner_knows_batches_without_targets(tmp_path, n_inp):
         (p,t),(right,targ) = there.get_preds(dl=dl),learn.get_preds(dl=dl)
         assert torch.equal(p, right) and (t is None)==(targ is None)
 
+@pytest.mark.parametrize('n_inp', [1,2])
+def test_an_exported_learner_refuses_a_batch_as_the_learner_does(tmp_path, n_inp):
+    (x,y),*_ = batches(1)
+    learn,inputs = mk(tmp_path),(x,-x)[:n_inp]
+    if n_inp==2: learn.model = Sum(x.shape[1])
+    learn.dls = DataLoaders([(*inputs, y)], device='cpu', n_inp=n_inp)
+    one,two = (tuple(o[rows] for o in inputs) for rows in (0, slice(2)))
+    right = learn.predict(one)
+    there = load_learner(learn.export(), trust=True)
+    for o in (learn, there, load_learner(there.export(tmp_path/'again.pkl'), trust=True)):
+        with pytest.raises(ValueError, match=r'one input, as in `dls` of shape \(3,\), but got \(2, 3\), like a batch'):
+            o.predict(two)
+        assert equal(o.predict(one), right)
+    old = torch.load(tmp_path/'export.pkl', weights_only=False)
+    del old['dls'].sample_shapes # a file of an earlier version has none
+    torch.save(old, tmp_path/'old.pkl')
+    assert equal(load_learner(tmp_path/'old.pkl', trust=True).predict(one), right)
+
 @pytest.mark.parametrize('wrap', wrapped())
 def test_export_of_wrapped_models(tmp_path, wrap):
     learn = mk(tmp_path)

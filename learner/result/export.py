@@ -66,10 +66,10 @@ def export(self:Learner,
 _of_predicting = MapBatch,MapPred,MatchArgs,Forward # callbacks without which a model predicts something else
 
 def _emptied(learn):
-    "Loaders that know how to split a batch, and how many inputs a sample has, and have none"
-    res,n = copy(learn.dls),len(input_shapes(learn))
+    "Loaders that know how to split a batch, and which inputs a sample has, and have none"
+    res = copy(learn.dls)
+    res.sample_shapes = input_shapes(learn)
     res.loaders,res.valids = {'train': []},{}
-    if n>1 and res.n_inp is None: res.n_inp = n # which tells a batch without targets from one with some
     return res
 
 def _unused(opt_func):

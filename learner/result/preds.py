@@ -317,7 +317,8 @@ def input_shapes(
     learn, # A learner
 ) -> dict: # By position or name; None for what is no tensor, and empty where no loader tells
     "Shapes of the inputs of one sample of `learn.dls`"
-    if (dls := usual_dls(learn)) in _shapes: return _shapes[dls]
+    dls = usual_dls(learn)
+    if (shapes := getattr(dls, 'sample_shapes', _shapes.get(dls))) is not None: return shapes # exported, or known
     dl,shapes = dls.train if dls.valid is None else dls.valid,{}
     with suppress(Exception), learn.unchanged(dl): # its files may be gone
         if (b := _one_sample(dl)) is not None:
