@@ -907,6 +907,30 @@ def test_what_is_an_image(shape, seen):
     assert img is None if seen is None else img.shape==seen and (img.min(), img.max())==(0,1)
     assert as_image(torch.ones(4,4)).max()==0 and as_image('a') is None
 
+@pytest.mark.parametrize('shape', [(30,1), (1,30), (1,30,1), (4,30), (16,4), (32,8)])
+def test_what_is_long_and_narrow_is_a_series_and_no_image(shape):
+    x = torch.randn(shape)
+    assert as_image(x) is None
+    axs = show_samples(x[None], torch.tensor([0]), torch.tensor([1]))
+    lines = np.stack([o.get_ydata() for o in axs[0].lines])
+    assert not axs[0].images and axs[0].get_title()=='1, is 0'
+    few = x.reshape(-1, x.shape[-1]) if shape[0]!=1 else x.reshape(-1, 1)
+    assert np.array_equal(lines, (few if len(few)<few.shape[1] else few.T).numpy())
+    plt.close('all')
+
+@pytest.mark.parametrize('n_targ', [30, 12])
+def test_series_of_targets_are_lines_over_those_of_decisions(n_targ):
+    x,t = torch.randn(2, 30, 1),torch.randn(2, n_targ, 2)
+    axs = show_samples(x, t, t+1, losses=torch.tensor([1.,2]))
+    assert [len(o.lines) for o in axs]==[1,4]*2 and not any(o.images for o in axs)
+    assert [o.get_title().replace('\n', ' ') for o in axs[:2]]==['input', 'decision, target dotted loss 1.00']
+    for i in range(2):
+        drawn = {o.get_linestyle():[l.get_ydata() for l in axs[2*i+1].lines if l.get_linestyle()==o.get_linestyle()]
+            for o in axs[1].lines}
+        assert np.array_equal(drawn['-'], (t[i]+1).T.numpy()) and np.array_equal(drawn[':'], t[i].T.numpy())
+    assert [len(o.lines) for o in show_samples(x, None, t)]==[1,2]*2
+    plt.close('all')
+
 def test_what_is_no_image_makes_a_table():
     learn = mk(loss_func=nn.MSELoss(), model=Net(4, 2), valid=[(X, V)])
     res = learn.show_results(shuffle=False, max_n=3)

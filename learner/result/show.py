@@ -1,7 +1,7 @@
 """Samples with predictions and targets: images under their captions, masks, or a table
 
 `learn.show_results()` shows some samples of a loader with the model's decisions, and where a decision is wrong,
-the target. Masks are drawn over their images, and inputs that are not images make a table.
+the target. Masks are drawn over their images, time series are lines, and other inputs make a table.
 `show_samples` does the same for samples that you have chosen; [interpretation](04_interpret.ipynb) uses it to
 show the worst ones."""
 
@@ -27,14 +27,32 @@ from ..model.loss_properties import ignore_index_of
 from .predict import decision
 
 # %% ../../nbs/result/03_show.ipynb #as_image
+_most_lines = 8 # of a series
+
+def _is_series(x):
+    "Whether a tensor or an array is long and narrow"
+    return x.ndim==2 and 0<min(x.shape)<=_most_lines and max(x.shape)>=4*min(x.shape)
+
+def _as_series(
+    x, # One input
+):
+    "`x` as matplotlib draws lines, `(time, lines)`; None if it is no series"
+    if not isinstance(x, Tensor): return
+    if x.ndim==3 and len(x)==1: x = x[0]
+    if not _is_series(x): return
+    return (x if len(x)>x.shape[1] else x.T).detach().cpu().float().numpy()
+
 def as_image(
     x, # One input
 ):
     "`x` as matplotlib draws it, `(height, width)` or `(height, width, 3)`; None if it is not an image"
     if not isinstance(x, Tensor) or not (x.ndim==2 or (x.ndim==3 and x.shape[0] in (1,3))): return
+    if _as_series(x) is not None: return
     x = x.detach().cpu().float()
     x = (x-x.min())/(x.max()-x.min()).clamp(min=1e-8)
     return (x if x.ndim==2 else x[0] if len(x)==1 else x.movedim(0, -1)).numpy()
+
+def _drawable(x): return as_image(x) if (res := _as_series(x)) is None else res
 
 # %% ../../nbs/result/03_show.ipynb #named
 def named(
@@ -90,13 +108,27 @@ def check_size(
 # %% ../../nbs/result/03_show.ipynb #grid
 @dataclass
 class _Tile:
-    "An image with its title, in red where it is wrong, and a layer of colours over it"
+    """An image with its title, in red where it is wrong, and a layer of colours over it; or a series of which
+    the layer is another one"""
     img:object
     title:str
     ok:bool = True
     layer:object = None
 
 _letters = 14 # of a title, in an inch
+
+def _draw(ax, img, layer):
+    if _is_series(img):
+        lines = ax.plot(img)
+        for y,line in zip([] if layer is None else layer.T, lines): ax.plot(y, ':', color=line.get_color())
+        ax.tick_params(labelsize=6)
+        ax.set_xlabel('time', fontsize=6)
+        ax.set_ylabel('value', fontsize=6)
+        return
+    ax.axis('off')
+    ax.imshow(img, cmap='gray_r')
+    h,w = img.shape[:2]
+    if layer is not None: ax.imshow(layer, extent=(-.5, w-.5, h-.5, -.5), interpolation='nearest')
 
 def _grid(tiles, cols, size, figsize):
     "Tiles of `size` inches, at most `cols` in a row; long lines of titles are broken"
@@ -108,11 +140,9 @@ def _grid(tiles, cols, size, figsize):
     n_lines = 1+max(o.count('\n') for o in titles)
     figsize = (size*cols, (size+.17+.13*n_lines)*n) if figsize is None else figsize
     fig,axs = plt.subplots(n, cols, figsize=figsize, squeeze=False, layout='constrained')
-    for ax in axs.flat: ax.axis('off')
+    for ax in axs.flat[len(tiles):]: ax.axis('off')
     for ax,o,title in zip(axs.flat, tiles, titles):
-        h,w = o.img.shape[:2]
-        ax.imshow(o.img, cmap='gray_r')
-        if o.layer is not None: ax.imshow(o.layer, extent=(-.5, w-.5, h-.5, -.5), interpolation='nearest')
+        _draw(ax, o.img, o.layer)
         ax.set_title(title, fontsize=8, color='0.3' if o.ok else 'C3')
     return axs.flat[:len(tiles)]
 
@@ -156,7 +186,11 @@ def _score(targ, dec, ignored):
     return f'{(targ==dec)[counts].float().mean():.0%} right' if counts.any() else 'decision'
 
 def _pictures(img, targ, dec, ignored):
-    "Tiles for target and decision of one sample, if they are masks or images; otherwise None"
+    "Tiles for target and decision of one sample, if they are masks, images or series; otherwise None"
+    if _is_series(img):
+        if (d := _as_series(dec)) is None: return
+        t = _as_series(targ)
+        return [_Tile(img, 'input'), _Tile(d, 'decision' + ('' if t is None else ', target dotted'), layer=t)]
     t,d = _mask(targ),_mask(dec)
     if d is not None:
         tiles = [_Tile(img, 'target', layer=_layer(t, ignored))] if t is not None else []
@@ -192,11 +226,11 @@ def show_samples(
     ncols:int|None=None, # Most images in a row; default: four, or about as many as rows
     figsize=None, # Of the figure, in inches
 ): # An array of axes, one for each image, or `Samples`
-    "Images with decision and target, in red where they differ, or with masks; or a table, if inputs are no images"
+    "Images or time series with decision and target, in red where they differ, or with masks; or a table of others"
     inputs = _inputs(x)
     first = next(iter(inputs.values()))
     idxs = range(find_bs(dec))
-    imgs = [as_image(rows_of(first, i)) for i in idxs]
+    imgs = [_drawable(rows_of(first, i)) for i in idxs]
     if _are_labels(dec) and isinstance(targs, Tensor) and targs.numel()==dec.numel(): targs = targs>.5
     if _are_scores(dec, targs): dec = dec.argmax(1)
     if any(o is None for o in imgs): return _table(inputs, targs, dec, losses, vocab)
@@ -204,7 +238,7 @@ def show_samples(
     if any(o is None for o in pictures):
         tiles = _captions(imgs, targs, dec, preds, losses, vocab)
         cols = len(imgs) if len(imgs)<=4 else ceil(len(imgs)**.5)
-        long = any(len(l)>_letters for o in tiles for l in o.title.split('\n'))
+        long = _is_series(imgs[0]) or any(len(l)>_letters for o in tiles for l in o.title.split('\n'))
         return _grid(tiles, ncols or cols, 1.5 if long else 1., figsize)
     for o,loss in zip(pictures, [] if losses is None else losses): o[-1].title += f'\nloss {loss:.2f}'
     axs = _grid([o for p in pictures for o in p], ncols or 6, 1.5, figsize)
