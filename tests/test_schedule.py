@@ -447,6 +447,16 @@ def test_two_schedulers_are_both_recorded():
         learn.recorder.plot_sched('mo')
     with pytest.raises(ValueError, match='Nothing was scheduled'): learn.fit(1).recorder.plot_sched()
 
+def test_a_plot_of_schedules_says_which_of_several_groups_it_shows():
+    "A rate of the body is a tenth of it"
+    def plotted(**kwargs):
+        learn = synth_learner(model=nn.Sequential(nn.Linear(1, 2), nn.Linear(2, 1)), **kwargs)
+        lr = SchedLin([.001,.01], [.002,.02]) if kwargs else SchedLin(0., .01)
+        ax, = learn.fit(1, cbs=ParamScheduler(dict(lr=lr))).recorder.plot_sched()
+        return ax.get_ylabel(),ax.lines[0].get_ydata()[0]
+    assert plotted()==('lr', 0.)
+    assert plotted(splitter=lambda m: [[*o.parameters()] for o in m])==('lr of the last group', approx(.01))
+
 lr_writers = dict(schedule=lambda: ParamScheduler(dict(lr=SchedNo(1., 1.))),
     both=lambda: ParamScheduler(dict(wd=SchedNo(1., 1.), lr=SchedNo(1., 1.))),
     torch=lambda: TorchScheduler(partial(sched.StepLR, step_size=1)))

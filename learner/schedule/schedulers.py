@@ -156,9 +156,11 @@ def plot_sched(self:Recorder,
             f"`{k}` was not scheduled in the last fit, but {listed(self.hps)}.{nearest(k, self.hps)}")
     figsize = figsize or (3.5*len(keys),2.5)
     axs = plt.subplots(1, len(keys), figsize=figsize, squeeze=False, layout='constrained')[1][0]
+    opt = self.learn and self.learn.opt
+    of = ' of the last group' if opt and n_groups(opt)>1 else ''
     for ax,k in zip(axs, keys):
         ax.plot(range(1, len(self.hps[k])+1), self.hps[k]) # batches are counted as in `plot_loss`
-        ax.set(xlabel='batch', ylabel=k)
+        ax.set(xlabel='batch', ylabel=k+of)
     return axs
 
 # %% ../../nbs/schedule/02_schedulers.ipynb #Warmup
