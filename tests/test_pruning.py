@@ -170,3 +170,37 @@ def test_a_state_of_copies_goes_by_the_order_of_parameters():
     assert new.n==4 and all(map(torch.equal, new.avg, ema.avg))
     other.fit(1)
     assert new.n==8
+
+@pytest.mark.parametrize('what', ['weight','bias'])
+@pytest.mark.parametrize('i', [None, 1])
+def test_averages_of_buffers_stay_with_them(what, i):
+    "Pruning adds a buffer before those of the batch norm, of the shape of these in the case of the bias"
+    def run(*cbs):
+        learn = mk(cbs=EMA(.9, buffers=True)).fit(3, cbs=cbs)
+        return learn,{k.replace('_orig', ''):a for k,a in zip(names(learn.model), learn.ema.avg)}
+    def names(m): return [k for o in (m.named_parameters(), m.named_buffers()) for k,v in o if v.is_floating_point()]
+    whole,(learn,avg) = run()[1],run(Prune(lambda m: prune.identity(m[0], what), 1, i))
+    assert torch.equal(avg.pop(f'0.{what}_mask'), getattr(learn.model[0], f'{what}_mask')) and avg.keys()==whole.keys()
+    assert all(torch.equal(avg[k], v) for k,v in whole.items())
+    prune.remove(learn.model[0], what)
+    assert [a.shape for a in learn.ema.avg]==[t.shape for t in learn.ema.tensors()] and learn.fit(1)
+
+def test_averages_of_buffers_are_loaded_by_name(tmp_path):
+    def f(order):
+        torch.manual_seed(0)
+        m = nn.ModuleDict({k:nn.BatchNorm1d(6) for k in order} | {'head': nn.Linear(6, 1)})
+        m.forward = lambda x: m['head'](m['b'](m['a'](x).exp()))
+        return Learner(mk().dls, m, nn.MSELoss(), lr=.05, path=tmp_path, cbs=EMA(.9, buffers=True))
+    a,b = f('ab').fit(1),f('ba')
+    a.save_state('a')
+    b.load_state('a')
+    for learn in (a, b): learn.ema.apply()
+    now,then = weights(b),weights(a)
+    assert not torch.equal(then['a.running_var'], then['b.running_var']) and equal(now, then)
+
+def test_averages_have_the_order_of_the_model_whenever_they_are_read():
+    learn = mk(cbs=EMA(.9)).fit(1)
+    avg = {k:a for (k,_),a in zip(learn.model.named_parameters(), learn.ema.avg)}
+    prune.identity(learn.model[0], 'weight')
+    now = {k.replace('_orig', ''):a for (k,_),a in zip(learn.model.named_parameters(), learn.ema.avg)}
+    assert [*now][:2]==['0.bias','0.weight'] and equal(now, avg)

@@ -77,6 +77,13 @@ def named_params(
     plain = _plain_name(model)
     return {plain(k):p for k,p in model.named_parameters()}
 
+def named_buffers(
+    model, # Perhaps wrapped, as may be parts of it
+) -> dict:
+    "Buffers under plain names"
+    plain = _plain_name(model)
+    return {plain(k):b for k,b in model.named_buffers()}
+
 def named_tensors(
     model, # Perhaps wrapped, as may be parts of it
 ) -> dict:

@@ -26,7 +26,7 @@ from .modes import MCDropoutCallback,with_dropout
 from ..model.groups import check_hyper
 from ..model.hypers import first_groups,get_hyper,values_for
 from ..model.optimizer import in_use,to_eval,to_train
-from ..model.weights import refuse_lazy,unwrapped
+from ..model.weights import named_buffers,refuse_lazy,unwrapped
 from ..record.recorder import Recorder
 from ..schedule.schedules import SchedCos
 from ..schedule.schedulers import ParamScheduler
@@ -119,27 +119,45 @@ def _tell_none(cb, *settings):
 class _Averaging(Callback):
     "Keeps the average `avg` of the weights at `n` moments, as long as the model has the same weights"
     run_valid,from_start = False,True
-    _stateattrs = 'avg','params','n','steps'
+    _stateattrs = 'avg','params','names','n','steps'
     anew = False     # whether each fit starts again
     outdated = False # other weights have been loaded, and the next fit starts from these
     def __init__(self, buffers):
         self.buffers,self.avg,self.n,self.steps,self.fitting = buffers,None,0,0,False
-        self.of,self.params = None,[] # the model that is averaged, and its parameters, whose averages are the first
+        self.of = None # the model that is averaged
+        self.params,self.names = [],[] # whose averages these are: its parameters, and names of buffers
         self.depth = 0 # of validations inside one another
 
     def tensors(self):
-        "Tensors of the model, in the order of their averages"
+        "Tensors of the model that have an average, in its order"
         if self.learn is None: raise RuntimeError(
             f"`{type(self).__name__}` belongs to no Learner now. "
             "If it was for one fit only, `learn.add_cb` brings it back")
-        ts = averaged_in(self.learn.model, self.buffers)
-        if self.avg is not None and not all(map(is_, self.params, ts)): self._follow(ts)
-        return ts
+        return averaged_in(self.learn.model, self.buffers)
+
+    @property
+    def avg(self):
+        "Averages of `tensors()`; None before the first fit"
+        if self._avg is not None and self.learn is not None: self._follow(self.tensors())
+        return self._avg
+    @avg.setter
+    def avg(self, v): self._avg = v
+
     def _follow(self, ts):
-        "Bring the averages into the order that the parameters have in the model now: pruning changes it"
-        params,of = ts[:len(self.params)],dict(zip(map(id, self.params), self.avg))
+        "Bring the averages into the order that tensors have in the model now: pruning changes it"
+        n = len(self.params)
+        if len(ts)==len(self._avg) and all(map(is_, self.params, ts)): return
+        params,of = ts[:n],dict(zip(map(id, self.params), self._avg))
         if {*map(id, params)}!=of.keys(): return # they are others
-        self.avg,self.params = [*(of[id(p)] for p in params), *self.avg[len(params):]],params
+        buffers,known = self._buffers(),dict(zip(self.names, self._avg[n:]))
+        new = [b.detach().clone() for k,b in buffers.items() if k not in known]
+        new = iter(_wide(new, new))
+        self._avg = [*(of[id(p)] for p in params), *(known[k] if k in known else next(new) for k in buffers)]
+        self.params,self.names = params,[*buffers]
+    def _buffers(self):
+        "Those that are averaged, by name"
+        if not self.buffers: return {}
+        return {k:b for k,b in named_buffers(self.learn.model).items() if _has_average(b)}
 
     def before_fit(self):
         if self.learn.mode!='fit': return
@@ -161,12 +179,13 @@ class _Averaging(Callback):
         "Begin with the weights of the model"
         ts = averaged_in(self.learn.model, self.buffers)
         self.avg,self.n,self.outdated = _wide([o.detach().clone() for o in ts], ts),0,False
-        self.of,self.params = unwrapped(self.learn.model),averaged_in(self.learn.model, False)
+        self.of = unwrapped(self.learn.model)
+        self.params,self.names = averaged_in(self.learn.model, False),[*self._buffers()]
     def _check_model(self):
         "Refuse other weights than those of the average; begin anew with them if there is none yet"
-        name,ts = type(self).__name__,self.tensors()
+        name,ts,avg = type(self).__name__,self.tensors(),self.avg # which brings `params` into their order, too
         same = self.of in (None, unwrapped(self.learn.model)) and not self._replaced(ts)
-        if same and [a.shape for a in self.avg]==[o.shape for o in ts]: return
+        if same and [a.shape for a in avg]==[o.shape for o in ts]: return
         if self.n: raise ValueError(f"The average of `{name}` is that of another model, with other weights: "
             f"give a new `{name}` to a fit that begins with these")
         self._start()
@@ -186,11 +205,9 @@ class _Averaging(Callback):
     def load_state_dict(self, state):
         before = self.params
         super().load_state_dict(state)
-        ts = [] if self.learn is None else averaged_in(self.learn.model, self.buffers)
+        ts = [] if self.learn is None else self.tensors()
         if not {*map(id, self.params)}<={*map(id, ts)}: self.params = before # of another model: by their order
-        if self.avg is None or self.learn is None: return
-        self._follow(ts)
-        self.avg = _wide(self.avg, ts)
+        if self.learn is not None and self.avg is not None: self.avg = _wide(self.avg, ts)
 
     def _stepped(self):
         "Whether the step that is over was taken, and not cancelled"
@@ -204,10 +221,12 @@ class _Averaging(Callback):
         "Move the average towards the weights of the model"
         self.n += 1
         ts = self.tensors()
-        ts = [o if o.dtype is a.dtype else o.to(a.dtype) for a,o in zip(self.avg, ts)]
+        self._follow(ts)
+        avg = self._avg
+        ts = [o if o.dtype is a.dtype else o.to(a.dtype) for a,o in zip(avg, ts)]
         n = sum(map(in_parts, ts)) if self.buffers else 0 # they are first, and torch takes no others beside them
         for some in slice(n),slice(n, None):
-            if self.avg[some]: torch._foreach_lerp_(self.avg[some], ts[some], weight)
+            if avg[some]: torch._foreach_lerp_(avg[some], ts[some], weight)
 
 # %% ../../nbs/technique/06_averaging.ipynb #Average
 class _Average(_Averaging):
