@@ -204,3 +204,24 @@ def test_averages_have_the_order_of_the_model_whenever_they_are_read():
     prune.identity(learn.model[0], 'weight')
     now = {k.replace('_orig', ''):a for (k,_),a in zip(learn.model.named_parameters(), learn.ema.avg)}
     assert [*now][:2]==['0.bias','0.weight'] and equal(now, avg)
+
+class Strict(torch.optim.SGD):
+    "A format of its own, with groups that have torch's keys alone"
+    def state_dict(self):
+        groups = super().state_dict()['param_groups']
+        return dict(param_groups=groups, buffers=[self.state[p]['momentum_buffer'] for p in groups_of(self)])
+    def load_state_dict(self, state):
+        for g,o in zip(self.param_groups, state['param_groups'], strict=True):
+            if o.keys()!=g.keys(): raise KeyError(f'{o.keys()^g.keys()}')
+        for p,b in zip(groups_of(self), state['buffers'], strict=True): self.state[p]['momentum_buffer'] = b
+def groups_of(opt): return [p for g in opt.param_groups for p in g['params']]
+
+@pytest.mark.parametrize('several', [False, True])
+def test_a_format_of_its_own_gets_no_names(tmp_path, several):
+    def opt_func(groups): return (OptimList if several else lambda o: o)(Strict(groups, .1, .9))
+    a = mk(tmp_path, opt_func).fit(1)
+    a.save('a'); a.save_state('b')
+    moments = [a.opt.state[p]['momentum_buffer'] for p in groups_of(a.opt)]
+    for b in (mk(tmp_path, opt_func).load('a'), mk(tmp_path, opt_func).load_state('b')):
+        now = [b.opt.state[p]['momentum_buffer'] for p in groups_of(b.opt)]
+        assert len(now)==len(moments) and all(map(torch.equal, now, moments))

@@ -113,8 +113,9 @@ def opt_state(learn):
     names = {id(t):k for k,t in reversed(weights_by_name(learn).items())} # a tied one has several: the first
     def sizes(groups): return [len(g.get('params', ())) for g in groups]
     def with_names(opt, state):
-        groups = state.get('param_groups', []) if isinstance(state, dict) else []
-        if sizes(groups)!=sizes(opt.param_groups): return state # in a format of its own
+        if not (isinstance(state, dict) and {'param_groups','state'}<=state.keys()): return state # in its own format
+        groups = state['param_groups']
+        if sizes(groups)!=sizes(opt.param_groups): return state
         places = [[names.get(id(p)) for p in g['params']] for g in opt.param_groups]
         return {**state, 'param_groups': [{**g, 'param_places': ks} for g,ks in zip(groups, places)]}
     opt,state = learn.opt,learn.opt.state_dict()
@@ -238,7 +239,9 @@ def _put_own(learn, opt, saved):
     if groups: joined = _split_alike(learn, opt, groups)
     else: joined = False; _split_as_in_fit(learn, opt)
     def there(t): return t.to(learn.device if t.ndim else t.device, copy=True) # torch counts steps on the CPU
-    opt.load_state_dict(map_tensors(there, saved))
+    new = map_tensors(there, saved)
+    for g in _groups_in(new): g.pop('param_places', None) # those of torch within it may have some
+    opt.load_state_dict(new)
     params = params_of(opt)
     if joined: spare(opt, norm_bias_params(learn.model))
     return params
