@@ -1357,12 +1357,12 @@ texts = {'AccumMetric.__init__': 'Parameters:\n'
                   '- `path`: `.npy` file to keep the rows in\n'
                   '- `what`: Name for errors\n'
                   '- `n_batches`: Number of batches, if that is known\n'
-                  '- `beside`: They come with predictions, whose samples are along `dim`, and have theirs along the '
+                  '- `beside`: They come with predictions, whose samples are along `dim`; theirs may be along the '
                   'first',
  'Rows.add': 'Parameters:\n'
              '\n'
              '- `o`: A batch\n'
-             '- `bs`: A function that returns how many samples it has: each part of a structure needs as many rows',
+             '- `lead`: A function that returns the shape of predictions up to the samples, such as `(bs,)`',
  'RunCard.__init__': 'Parameters:\n'
                      '\n'
                      "- `folder`: Folder for the files, default `learn.path/'runs'`: a name in `learn.path`, or an "

@@ -384,6 +384,39 @@ def test_targets_beside_predictions_along_another_dimension():
     x,preds,targs = learn.get_preds(dl=batches((seqs, 1), (t, 1)), concat_dim=1, with_input=True)
     assert torch.equal(x, seqs) and torch.equal(targs, t) and close(preds, logits(learn, seqs))
 
+@pytest.mark.parametrize('dim', [1, -2])
+@pytest.mark.parametrize('steps', [2, 5])
+def test_time_steps_before_samples_may_be_as_many(steps, dim):
+    "As many steps as samples in a batch"
+    seqs,t = torch.stack([X+i for i in range(steps)]),torch.stack([Y]*steps)
+    learn = mk(loss_func=lambda p,t: p.mean())
+    dl = [*zip(seqs.split(5, 1), t.split(5, 1))]
+    x,preds,targs = learn.get_preds(dl=dl, concat_dim=dim, with_input=True)
+    assert torch.equal(x, seqs) and torch.equal(targs, t) and close(preds, logits(learn, seqs))
+
+@pytest.mark.parametrize('bs', [3, 4, 5])
+def test_boxes_of_all_samples_may_come_together(bs):
+    "Four numbers for each box, also where a batch has four samples"
+    n_boxes = 1+torch.arange(N)%4
+    class Boxes(Net):
+        def forward(self, i): return self.lin(X)[i,:1].repeat_interleave(n_boxes[i], 0).repeat(1, 4)
+    learn = mk(model=Boxes(), loss_func=lambda p,t: p.mean())
+    dl = [*zip(torch.arange(N).split(bs), Y.split(bs))]
+    preds,targs = learn.get_preds(dl=dl)
+    assert torch.equal(targs, Y) and close(preds, logits(learn)[:,:1].repeat_interleave(n_boxes, 0).repeat(1, 4))
+
+@pytest.mark.parametrize('members', [3, 10])
+def test_a_stacked_ensemble_is_refused_where_it_is_certain(members):
+    "A multiple of the samples may also be several rows for each of them, unless their number is known"
+    class Members(Net):
+        def forward(self, x): return self.lin(x).repeat(members, 1, 1)
+    learn = mk(model=Members(), loss_func=lambda p,t: p.mean())
+    told = rf'of 5 samples have shape \({members}, 5, {C}\).*`get_preds\(concat_dim=1\)`'
+    with pytest.raises(ValueError, match=told): learn.get_preds(dl=DataLoader(ds, 5))
+    if members%5:
+        with pytest.raises(ValueError, match=told): learn.get_preds(dl=in_batches(5))
+    assert learn.get_preds(dl=in_batches(5), concat_dim=1)[0].shape==(members, N, C)
+
 @pytest.mark.parametrize('f,n', [(lambda o: o.repeat(2, 1), 2*N), (lambda o: o[:2], 10), (lambda o: o.T[:2].T, N),
     (lambda o: o.mean(), 5)], ids=['views','pooled','fewer outputs','one'])
 def test_predictions_with_other_rows_than_samples_stay_as_they_come(f, n):

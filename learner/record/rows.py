@@ -157,12 +157,12 @@ class _Parts:
     "Rows for each part of a structure"
     def __init__(self, o, rows): self.kind,self.places,self.rows = type(o),[*_items(o)],rows
 
-    def add(self, parts, bs):
+    def add(self, parts, lead):
         for k,v in parts.items():
             rows = self.rows[k]
-            if bs is not None and rows.dim==0 and hasattr(v, 'shape') and len(v)!=bs:
-                _refuse(rows.what, f"{len(v)} rows come with {bs} samples")
-            rows.add(v, lambda: bs)
+            if lead and rows.dim==0 and hasattr(v, 'shape') and len(v)!=lead[-1]:
+                _refuse(rows.what, f"{len(v)} rows come with {lead[-1]} samples")
+            rows.add(v, lambda: lead)
 
     @property
     def value(self):
@@ -173,14 +173,30 @@ class _Parts:
         return self.kind(*vals.values()) if hasattr(self.kind, '_fields') else self.kind([*vals.values()])
 
 # %% ../../nbs/record/08_rows.ipynb #Rows
-def _has_along(o, dim, n): return -o.ndim<=dim<o.ndim and o.shape[dim]==n
+def _has_along(o, dim, n): return dim<o.ndim and o.shape[dim]==n
 
-def _check_dim(what, dim, o, n):
-    "Refuse rows whose `n` samples are along another dimension than the first, as those of a stacked ensemble"
-    if dim!=0 or not n or n not in o.shape or len(o)%n==0: return # a row for each sample, or several; or not known
-    at = o.shape.index(n)
-    raise ValueError(f"{what} of {n} samples have shape {tuple(o.shape)}, with samples along dimension {at}: "
-        f"`get_preds(concat_dim={at})` puts batches together along that one, and `concat_dim=None` gives a list")
+class _Stacked:
+    """Batches with samples along another dimension than the first, as those of a stacked ensemble. With as many members
+    as `n` samples, or a multiple where the number of rows is not known, they look like others"""
+    def __init__(self, what, o, n): self.what,self.shape,self.n,self.n_batches = what,o.shape,n,0
+
+    def add(self, o): # Whether all batches may be of that kind
+        if len(o)!=self.shape[0]: return False
+        self.n_batches += 1
+        if self.n_batches>1 and o.shape!=self.shape: self.refuse()
+        return True
+
+    def refuse(self):
+        at = self.shape.index(self.n, 1)
+        raise ValueError(f"{self.what} of {self.n} samples have shape {tuple(self.shape)}, with samples along dimension "
+            f"{at}: `get_preds(concat_dim={at})` puts batches together along that one, and `concat_dim=None` gives a list")
+
+def _maybe_stacked(what, o, n, n_rows):
+    "A `_Stacked` if the batch `o` of `n` samples looks like one, which is refused at once if there are to be `n_rows`"
+    if not n or n not in o.shape[1:] or len(o)==n: return
+    res = _Stacked(what, o, n)
+    if n_rows is not None: res.refuse()
+    if len(o)%n: return res
 
 class Rows:
     """Collects tensors or arrays, or tuples, mappings and dataclasses of them, batch by batch. Parts without rows are
@@ -192,17 +208,18 @@ class Rows:
         path=None, # `.npy` file to keep the rows in
         what='Predictions', # Name for errors
         n_batches:int|None=None, # Number of batches, if that is known
-        beside:bool=False, # They come with predictions, whose samples are along `dim`, and have theirs along the first
+        beside:bool=False, # They come with predictions, whose samples are along `dim`; theirs may be along the first
     ):
         if to is not None: to = torch.as_tensor(to, device='cpu').long()
         if n is None and to is not None: n = len(to)
         self.n,self.to,self.dim,self.path,self.what,self.n_batches = n,to,dim,path,what,n_batches
         self.beside,self.file = beside,path and _RowFile(path, what)
         self.store = self.names = None # a `_Filled`, `_Collected` or `_Parts`; the parts that have rows
+        self.stacked = None # a `_Stacked`, as long as the batches may be that
 
     def add(self,
         o, # A batch
-        bs=None, # A function that returns how many samples it has: each part of a structure needs as many rows
+        lead=None, # A function that returns the shape of predictions up to the samples, such as `(bs,)`
     ):
         "Take in the rows of a batch"
         if self.dim is None:
@@ -215,28 +232,33 @@ class Rows:
         if self.store is None: self.names = names
         elif self.names!=names:
             _refuse(self.what, f"a batch has {_in_words(names)}, and those before {_in_words(self.names)}")
-        if not nested: return self._add_rows(o, bs)
+        if not nested: return self._add_rows(o, lead)
         if self.store is None: self.store = _Parts(o, {k:self._part(k) for k in parts})
-        self.store.add(parts, bs and bs())
+        self.store.add(parts, lead and lead())
 
     def _part(self, k):
         path = self.path and f"{str(self.path).removesuffix('.npy')}.{k}.npy"
         return Rows(self.n, self.to, self.dim, path, f'{self.what}[{k!r}]', self.n_batches, self.beside)
 
-    def _add_rows(self, o, bs=None):
+    def _add_rows(self, o, lead=None):
         if not isinstance(o, Tensor):
             if not isinstance(o, np.ndarray) or o.dtype.kind not in 'biuf':
                 _refuse(self.what, f"rows are tensors, but got {repr(o):.50}", TypeError)
             o = torch.from_numpy(o.copy())
         if o.requires_grad: o = o.detach()
-        if self.store is None: self.store = self._store_for(o, self._dim_of(o, bs and bs()))
+        if self.store is None: self.store = self._store_for(o, self._dim_of(o, lead and lead()))
+        if self.stacked and not self.stacked.add(o): self.stacked = None
         self.store.add(o)
 
-    def _dim_of(self, o, n):
+    def _dim_of(self, o, lead):
         "Along which batches like the first one are put together: a later, shorter one may fit by chance"
-        if not self.beside: _check_dim(self.what, self.dim, o, n)
-        elif not (_has_along(o, self.dim, n) and not _has_along(o, 0, n)): return 0 # not as of steps before samples
-        return self.dim
+        n = lead and lead[-1]
+        if not self.beside:
+            if self.dim==0: self.stacked = _maybe_stacked(self.what, o, n, self.n)
+            return self.dim
+        dim = len(lead)-1 if lead else 0
+        if not _has_along(o, dim, n): return 0
+        return 0 if _has_along(o, 0, n) and o.shape[:dim+1]!=lead else dim # as of steps before samples
 
     def _store_for(self, o, dim):
         if dim==0 and o.ndim:
@@ -260,6 +282,7 @@ class Rows:
     def value(self):
         "All rows; None if there were none"
         if self.file and self.file.rows is not None: return self.file.rows
+        if self.stacked and self.stacked.n_batches>1: self.stacked.refuse()
         if self.store is None:
             if not self.path: return
             raise ValueError(f"There is nothing to save in `{self.path}`: the batches have no {self.what.lower()}")

@@ -223,19 +223,19 @@ class GatherPredsCallback(Callback):
         learn = self.learn
         if self.depth>1 or self.coverage.skipped.n_batches: return # an inner one, or one that will have no result
         self.coverage.kept += 1
-        bs = self._n_samples
-        if self.with_input: self.rows['inputs'].add(single(self.__dict__.pop('seen')), bs)
+        lead = self._lead
+        if self.with_input: self.rows['inputs'].add(single(self.__dict__.pop('seen')), lead)
         if self.with_loss and learn.yb: self._add_losses() # first: `act` may change predictions in place
         pred = learn.pred if self.act is None else self.act(learn.pred)
-        if self.with_preds or self.save_preds: self.rows['preds'].add(pred, bs)
-        if (self.with_targs or self.save_targs) and learn.yb: self.rows['targets'].add(single(learn.yb), bs)
-        if self.dec: self.rows['decoded'].add(self.dec(pred), bs)
+        if self.with_preds or self.save_preds: self.rows['preds'].add(pred, lead)
+        if (self.with_targs or self.save_targs) and learn.yb: self.rows['targets'].add(single(learn.yb), lead)
+        if self.dec: self.rows['decoded'].add(self.dec(pred), lead)
 
-    def _n_samples(self):
-        "Of a batch: as many as there are targets, or predictions along another dimension"
+    def _lead(self):
+        "The shape of predictions up to the samples: `(bs,)`, or more if these are along another dimension"
         dim = self.concat_dim
-        if not dim: return n_samples(self.learn)
-        return next((o.shape[dim] for o in tensors_in(self.learn.pred) if -o.ndim<=dim<o.ndim), None)
+        if not dim: return None if (n := n_samples(self.learn)) is None else (n,)
+        return next((o.shape[:dim%o.ndim+1] for o in tensors_in(self.learn.pred) if -o.ndim<=dim<o.ndim), None)
 
     def _add_losses(self):
         learn = self.learn
@@ -390,7 +390,8 @@ def get_preds(self:Learner,
     random generators: two calls draw the same numbers. For several draws use `tta` or `MCDropoutCallback`.
 
     `concat_dim` is for models that return samples along another dimension, such as `(members, bs, n_classes)`. Targets
-    and inputs are concatenated along the first one, unless only `concat_dim` has as many samples as the predictions"""
+    and inputs are concatenated along the first one, unless only `concat_dim` has as many samples as the predictions, or
+    their shape begins as that of the predictions does, up to the samples"""
     dl = self.loader(ds_idx, dl)
     with self.uncut(), self.unchanged(dl):
         cb = gather(self, dl, inner, reorder, cbs, act, with_decoded, with_input=with_input, with_loss=with_loss,
