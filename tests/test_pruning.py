@@ -225,3 +225,22 @@ def test_a_format_of_its_own_gets_no_names(tmp_path, several):
     for b in (mk(tmp_path, opt_func).load('a'), mk(tmp_path, opt_func).load_state('b')):
         now = [b.opt.state[p]['momentum_buffer'] for p in groups_of(b.opt)]
         assert len(now)==len(moments) and all(map(torch.equal, now, moments))
+
+def test_what_a_callback_keeps_in_the_state_of_a_parameter_comes_back(tmp_path):
+    class Hist(Callback):
+        def after_step(self):
+            for i,p in enumerate(groups_of(self.learn.opt)): self.learn.opt.state[p]['hist'] = torch.full((5,), 1.*i)
+    a = mk(tmp_path, cbs=Hist()).fit(1)
+    a.save('a'); a.save_state('b')
+    for b in (mk(tmp_path, cbs=Hist()).load('a'), mk(tmp_path, cbs=Hist()).load_state('b')):
+        assert [b.opt.state[p]['hist'].tolist() for p in groups_of(b.opt)]==[[i]*5 for i in range(6)]
+
+def test_momentum_of_a_weight_that_a_hook_has_enlarged_is_refused(tmp_path):
+    mk(tmp_path).fit(1).save('a')
+    b = mk(tmp_path)
+    b.model[3] = nn.Linear(4, 2)
+    def larger(learn):
+        w = learn.saved['model']
+        w.update({k:torch.cat([w[k]]*2) for k in ('3.weight','3.bias')})
+    b.on(event.before_load)(larger)
+    with pytest.raises(ValueError, match=r'`exp_avg` of parameter `model.3.weight` has the shape \(1, 4\)'): b.load('a')

@@ -137,17 +137,17 @@ def _order_of_weights(model, weights):
 
 def order_here(learn, weights, names):
     """A function that puts parameters of a group in the order in which a group of a file, saved with `weights`, has
-    them. `names`: those of parameters in the file, and what they are now, where they are others"""
+    them, and says which of these it knows by name. `names`: those in the file that are others now, and what they are"""
     named,by_weights = weights_by_name(learn),_order_of_weights(learn.model, weights)
     def f(params, group):
-        if len(group['params'])!=len(params): return params # torch refuses them
+        if len(group['params'])!=len(params): return params,[] # torch refuses them
         places = [names.get(k, k) for k in group.get('param_places', [None]*len(params))]
         ids,found = {*map(id, params)},[named.get(k) for k in places]
         if away := [k for k,p in zip(places, found) if p is not None and id(p) not in ids]: raise ValueError(
             f"`{away[0]}` was in another parameter group: give the `splitter` of then")
         known = {*map(id, found)}
         rest = iter([p for p in by_weights(params) if id(p) not in known])
-        return [next(rest) if p is None else p for p in found]
+        return [next(rest) if p is None else p for p in found],[p for p in found if p is not None]
     return f
 
 def _shapes(weights): return {k:getattr(v, 'shape', None) for k,v in weights.items()}
@@ -159,17 +159,19 @@ def new_names(was, now):
     return {k:names.get(id(v), k if hold else None) for k,v in was.items()}
 
 def _in_order(opt, groups, order):
-    "Groups of a file, with their numbers in the order of our parameters; and our parameters, in the order of the file"
-    res,params = [],[]
+    """Groups of a file, with their numbers in the order of our parameters; our parameters, in the order of the file; and
+    those that the file names"""
+    res,params,named = [],[],[]
     for ours,g in zip(opt.param_groups, groups):
-        there = order(ours['params'], g)
+        there,known = order(ours['params'], g)
         params += there
+        named += known
         number = dict(zip(map(id, there), g['params']))
         fits = len(number)==len(g['params'])==len(there)
         res.append({**g, 'params': [number[id(p)] for p in ours['params']]} if fits else g)
     if isinstance(opt, torch.optim.LBFGS) and any(a['params']!=b['params'] for a,b in zip(res, groups)):
         raise ValueError("the model defines its parameters in another order, and the state of `LBFGS` is of all as one")
-    return res,params
+    return res,params,named
 
 # %% ../../nbs/result/06_saving.ipynb #groups
 _of_device = 'foreach','fused','capturable','differentiable'
@@ -194,13 +196,13 @@ def _restore_types(opt, saved, of_tensors):
             tensors = isinstance(v, torch.Tensor) and isinstance(now, torch.Tensor)
             if tensors and v.dtype!=now.dtype: opt.state[p][k] = v.to(now.device, copy=True)
 
-def _check_shapes(learn, opt):
-    "Refuse state of another shape than its parameter, which torch's optimizers would find in a step"
+def _check_shapes(learn, opt, named):
+    "Refuse state of another shape than its parameter, of those not `named`: torch's optimizers would find it in a step"
     of_other_shapes = torch.optim.LBFGS,torch.optim.Adafactor
     if not type(opt).__module__.startswith('torch.optim') or isinstance(opt, of_other_shapes): return
-    names = {id(t):k for k,t in weights_by_name(learn).items()}
+    names,known = {id(t):k for k,t in weights_by_name(learn).items()},{*map(id, named)}
     for i,p in enumerate(params_of(opt)):
-        for k,v in opt.state.get(p, {}).items():
+        for k,v in opt.state.get(p, {}).items() if id(p) not in known else ():
             if isinstance(v, torch.Tensor) and v.ndim and v.shape!=p.shape: raise ValueError(f"`{k}` of parameter "
                 f"`{names.get(id(p), i)}` has the shape {tuple(v.shape)}, and the parameter {tuple(p.shape)}")
 
@@ -240,7 +242,7 @@ def _put_own(learn, opt, saved):
     else: joined = False; _split_as_in_fit(learn, opt)
     def there(t): return t.to(learn.device if t.ndim else t.device, copy=True) # torch counts steps on the CPU
     new = map_tensors(there, saved)
-    for g in _groups_in(new): g.pop('param_places', None) # those of torch within it may have some
+    for g in _groups_in(new): g.pop('param_places', None) # which earlier files have
     opt.load_state_dict(new)
     params = params_of(opt)
     if joined: spare(opt, norm_bias_params(learn.model))
@@ -261,9 +263,9 @@ def _put_one(learn, opt, saved, same_types, order):
         f"{len(groups)} parameter groups, and the optimizer has {len(opt.param_groups)}: give the `splitter` of then; "
         "and if a callback has added groups, add them before, by `learn.create_opt()` and "
         "`learn.opt.add_param_group(…)`")
-    params = params_of(opt)
+    params,named = params_of(opt),[]
     if len(groups)==len(opt.param_groups):
-        groups,params = _in_order(opt, groups, order)
+        groups,params,named = _in_order(opt, groups, order)
         saved = {**saved, 'param_groups': groups}
         groups = [_merged(*o) for o in zip(opt.param_groups, groups)]
     uncopied = [{k:v for k,v in g.items() if getattr(v, 'layout', None) in compressed} for g in groups] # by torch
@@ -273,7 +275,7 @@ def _put_one(learn, opt, saved, same_types, order):
     for g,was in zip(opt.param_groups, before): keep_tensors(g, was, shared) # that torch replaces
     for g,kept in zip(opt.param_groups, uncopied): g.update(copied(kept))
     _restore_types(opt, saved, same_types)
-    _check_shapes(learn, opt)
+    _check_shapes(learn, opt, named)
     if joined: spare(opt, norm_bias_params(learn.model))
     return params
 
