@@ -4109,6 +4109,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                                'learner/model/loss_properties.py'),
                                                'learner.model.loss_properties._n_listed': ( 'model/loss_properties.html#_n_listed',
                                                                                             'learner/model/loss_properties.py'),
+                                               'learner.model.loss_properties._n_paired': ( 'model/loss_properties.html#_n_paired',
+                                                                                            'learner/model/loss_properties.py'),
                                                'learner.model.loss_properties._n_sequences': ( 'model/loss_properties.html#_n_sequences',
                                                                                                'learner/model/loss_properties.py'),
                                                'learner.model.loss_properties._of_classes': ( 'model/loss_properties.html#_of_classes',

@@ -224,6 +224,29 @@ def test_as_many_fields_of_targets_as_a_batch_has_samples_are_no_samples():
     with torch.no_grad(): whole = loss(learn.model(x), fields).item()
     assert learn.validate().valid_loss==pytest.approx(whole)
 
+class Streamed(torch.utils.data.IterableDataset):
+    def __init__(self, ds): self.ds = ds
+    def __iter__(self): return iter(self.ds)
+
+class TakesBoth(nn.Module):
+    "Takes images and what is in them, and returns its loss"
+    def __init__(self): super().__init__(); self.head = nn.Linear(3, 4)
+    def forward(self, images, targets):
+        boxes = self.head(torch.stack([*images]).mean((2,3)))
+        return dict(loss=torch.stack([(b-t['boxes']).abs().mean() for b,t in zip(boxes, targets)]).mean())
+
+@pytest.mark.parametrize('of', [list,tuple])
+@pytest.mark.parametrize('how', ['loader','stream','ready'])
+def test_images_of_one_size_that_come_with_dicts_as_inputs_are_counted(how, of):
+    ds = [(randn(3, 6, 6), dict(boxes=rand(1+i%3, 4))) for i in range(10)]
+    dl = DataLoader(Streamed(ds) if how=='stream' else ds, 4, collate_fn=lambda rows: of(map(of, zip(*rows))))
+    if how=='ready': dl = [*dl]
+    learn = Learner(DataLoaders(dl, dl, device='cpu', n_inp=2), TakesBoth(), lr=.01)
+    with torch.no_grad(): whole = learn.model(*zip(*ds))['loss'].item()
+    assert learn.validate()['valid_loss']==pytest.approx(whole) # batches of 4, 4 and 2
+    learn.fit(1, cbs=GradientAccumulation(8))
+    assert learn.opt_step==2
+
 @pytest.mark.parametrize('n_boxes', [1,2])
 def test_images_with_equally_many_boxes_are_counted(n_boxes, recwarn):
     "The sampler tells that they are samples"

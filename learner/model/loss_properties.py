@@ -20,7 +20,7 @@ from torch.nn import functional as F
 from ..core.checks import listed,signature
 from ..values.functions import of_library
 from ..values.tensors import as_single
-from ..data.batches import find_bs,is_of_samples,parts_in,single,tensors_in
+from ..data.batches import find_bs,parts_in,single,tensors_in
 from .losses import BaseLoss,DiceLoss,FocalLoss,LabelSmoothingCrossEntropy,is_kept
 
 # %% ../../nbs/model/05_loss_properties.ipynb #losses_in
@@ -258,29 +258,34 @@ def n_samples(
     n = find_bs(yb)
     if n is None: n = find_bs(learn.xb)
     if n is None: return _n_drawn(learn)
-    if not yb: return _n_in_inputs(learn, n)
-    return _n_listed(learn, n) if isinstance(yb[0], (list,tuple)) else n
+    if yb and not isinstance(yb[0], (list,tuple)): return n
+    if (drawn := _n_drawn(learn))==0: return 0
+    if paired := _n_paired(learn): return paired
+    return _n_listed(learn, n, drawn) if yb else _n_in_inputs(learn, n, drawn)
 
 def _n_drawn(learn):
     "As many samples as were drawn for this process; None where that is not known"
     route = getattr(learn, 'route', None)
     return route and route.n_drawn(learn.iter)
 
-def _n_listed(learn, n):
+def _n_paired(learn):
+    "As many samples as a list has mappings, if the first input has a part for each, as for detectors; or else None"
+    first,*others = *(parts_in(learn.xb) or ()),*learn.yb
+    listed = [o for o in others if isinstance(o, (list,tuple)) and o and all(isinstance(p, Mapping) for p in o)]
+    if not listed or not (isinstance(first, (list,tuple)) or getattr(first, 'ndim', 0)): return
+    return next((len(o) for o in listed if len(o)==len(first)), None)
+
+def _n_listed(learn, n, drawn):
     "`n` samples, or as many as are listed in the targets, if there are as many inputs, or else drawn indices"
-    if (drawn := _n_drawn(learn))==0: return 0
     x,y = single(learn.xb),learn.yb[0]
     if isinstance(x, torch.Tensor) and x.ndim: return len(y) if len(x)==len(y) else n
     rows = all(isinstance(o, torch.Tensor) and o.ndim and len(o)==n for o in y)
     if hasattr(y, '_fields') or (rows and find_bs(learn.xb)==n): return n # it has fields, and not samples
-    dicts = all(isinstance(o, Mapping) for o in y) and is_of_samples([*y]) # as for detectors
-    return len(y) if len(y)==drawn or dicts else n
+    return len(y) if len(y)==drawn else n
 
-def _n_in_inputs(learn, n):
+def _n_in_inputs(learn, n, drawn):
     "`n` samples, or as many as were drawn, if a part of the inputs has so many: others may have nodes, or images"
-    drawn = _n_drawn(learn)
     if drawn in (None, n): return n
-    if drawn==0: return 0
     if getattr(getattr(learn, 'dl', None), 'batch_size', None)==1: return n # each sample may be a whole batch
     parts = [p for b in parts_in(learn.xb) or () for p in (b, *(parts_in(b) or ()))]
     rows = [len(o) for o in parts if type(o) in (list,tuple) or getattr(o, 'ndim', 0)]
