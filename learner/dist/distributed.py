@@ -23,7 +23,7 @@ from ..data.batches import find_bs,map_tensors,rows_joined,rows_of,to_device
 from ..model.hypers import parts_of
 from ..model.loss_properties import is_summed
 from ..model.optimizer import params_of
-from ..restore.places import model_and_loss
+from ..restore.places import modules_in_order
 from ..measure.metrics import AvgSmoothLoss
 from ..measure.batch_checks import average_unknown,compare_loss
 from ..measure.phase import PhaseMetrics
@@ -40,7 +40,7 @@ from .processes import num_distrib,processes
 from .shares import Peers,check_same_samples,check_whole,share_of
 from .shares import Others,check_mergeable,gathered_states,merge_phase
 from .agreement import Agreement
-from .engine import Engine,let_sum_be_whole,synced_norms,weigh
+from .engine import Engine,check_order,let_sum_be_whole,synced_norms,weigh
 from .sharding import ShardedEngine
 
 # %% ../../nbs/dist/06_distributed.ipynb #own_seed
@@ -73,7 +73,7 @@ def _plain(values): return {k:v for k,v in values.items() if isinstance(v, (bool
 def take_over(learn, procs):
     "Give model, loss, optimizer and generators what they have in the first process"
     set_random_state(procs.from_first(random_state))
-    procs.take_first([t for m in model_and_loss(learn).values() for t in (*m.parameters(), *m.buffers())])
+    procs.take_first([t for m in modules_in_order(learn).values() for t in (*m.parameters(), *m.buffers())])
     for opt in parts_of(learn.opt) if learn.opt is not None else ():
         named = [(i, k, v) for i,p in enumerate(params_of(opt)) for k,v in opt.state.get(p, {}).items()]
         tensors = [o for o in named if isinstance(o[2], torch.Tensor)]
@@ -180,6 +180,7 @@ class Membership:
         expecting, = self.procs.meet([agreement.engine is not None and agreement.engine.expects_backward])
         self._connect_metrics()
         if agreement.engine is None: # all are here, and make it together
+            check_order(self.learn)
             agreement.engine = make_engine(self)
             self.peers.pausing = agreement.engine.pausing
         elif expecting: agreement.engine.expects_backward = True
@@ -226,7 +227,7 @@ class Membership:
 
     def take_buffers(self):
         "Let all have the buffers of the first process, such as the statistics of its part that a batch norm gathers"
-        self.procs.take_first([b for m in model_and_loss(self.learn).values() for b in m.buffers()])
+        self.procs.take_first([b for m in modules_in_order(self.learn).values() for b in m.buffers()])
 
     def take_row(self):
         "Have the row of the first process, by which all decide: a callback may have computed a value from its part"

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 from ..core.checks import extra,listed
 from ..core.tracebacks import warn
-from ..restore.places import model_and_loss,own_optimizers
+from ..restore.places import model_and_loss,modules_in_order,own_optimizers
 from ..model.optimizer import params_of
 from ..model.loss_properties import is_summed,loss_of,n_items,n_samples,no_grad_if_empty,says_its_items
 from ..technique.gradients import GradientAccumulation
@@ -25,12 +25,23 @@ from ..technique.mixed_precision import MixedPrecision
 # %% ../../nbs/dist/04_engine.ipynb #Whole
 def trained_ids(module): return [id(o) for o in module.parameters() if o.requires_grad]
 
-def trained_modules(learn) -> dict: # By where they are
-    """The model, and modules in the loss of which the optimizer, or one of a callback, trains something that is not of
-    the model; none that is within another one"""
+def trained_in_loss(learn):
+    "Ids of parameters that the optimizer, or one of a callback, trains, and that are not of the model"
     trained = {id(p) for o in (learn.opt, *own_optimizers(learn).values()) for p in params_of(o)}
-    trained.difference_update(map(id, learn.model.parameters()))
-    res = {k:m for k,m in model_and_loss(learn).items() if k=='model' or not trained.isdisjoint(trained_ids(m))}
+    return trained.difference(map(id, learn.model.parameters()))
+
+def check_order(learn):
+    "Refuse to train what is in a set"
+    trained,ordered = trained_in_loss(learn),modules_in_order(learn).values()
+    trained.difference_update(id(p) for m in ordered for p in m.parameters())
+    if found := [k for k,m in model_and_loss(learn).items() if not trained.isdisjoint(trained_ids(m))]: raise ValueError(
+        f"{listed(found)} {'is' if len(found)==1 else 'are'} trained, and in a set. Modules in a set have no order, so "
+        "that processes cannot tell which is which: use an `nn.ModuleList`")
+
+def trained_modules(learn) -> dict: # By where they are
+    "The model, and modules in the loss of which something is trained; none that is within another one"
+    trained,found = trained_in_loss(learn),modules_in_order(learn)
+    res = {k:m for k,m in found.items() if k=='model' or not trained.isdisjoint(trained_ids(m))}
     within = {id(inner) for m in res.values() for inner in m.modules() if inner is not m}
     return {k:m for k,m in res.items() if k=='model' or id(m) not in within}
 

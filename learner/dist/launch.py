@@ -31,6 +31,7 @@ from ..resume.rewind import Rewind
 from ..diagnose.mistakes import is_silent,kinds,silence
 from .processes import ProcessFailed,num_distrib
 from .agreement import sent_error
+from .engine import check_order
 from .distributed import Distributed
 from .brought_back import Known,brought_back,pack,take_in
 
@@ -252,6 +253,7 @@ def fit_in_processes(self:Learner,
     if any(type(o) is Rewind for o in [*self.cbs, *cbs]): raise ValueError("What `Rewind` holds would be gone with the "
         "workers: with `cbs=Checkpoint()`, `fit(…, resume=file)` goes back to a file")
     if self.opt is None: self.create_opt()
+    check_order(self)
     task = as_task(self, cbs, method, kwargs, random_state(), in_notebook(), treatment())
     known = Known(self, cbs)
     # a killed process may still use the folder

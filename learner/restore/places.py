@@ -37,9 +37,9 @@ def _is_module(cls): return issubclass(cls, nn.Module)
 def _held_by_callbacks(learn):
     return {k:dict(vars(cb)) for k,cb in by_name(learn.cbs).items() if not cb.watches}
 
-def _find_modules(learn, places):
+def _find_modules(learn, places, *shut):
     inner = {id(o) for o in learn.model.modules()}
-    found = search(places, _is_module, inside=False, shut=(DataLoader,Dataset,Optimizer))
+    found = search(places, _is_module, inside=False, shut=(DataLoader,Dataset,Optimizer,*shut))
     return {'model': learn.model, **{k:o for k,o in found.items() if id(o) not in inner}}
 
 def model_and_loss(
@@ -47,6 +47,12 @@ def model_and_loss(
 ) -> dict: # By where they are
     "The model, and modules in its loss"
     return _find_modules(learn, {'loss_func': learn.loss_func})
+
+def modules_in_order(
+    learn, # A learner
+) -> dict: # By where they are, in the same order in each process
+    "`model_and_loss` without modules in sets, whose order depends on where in memory they are"
+    return _find_modules(learn, {'loss_func': learn.loss_func}, set, frozenset)
 
 def all_modules(
     learn, # A learner
