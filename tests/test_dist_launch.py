@@ -598,6 +598,62 @@ def test_layers_that_a_loss_holds_come_back():
         for n in now: assert torch.equal(now[n], trained[n])
         assert any(not torch.equal(now[n], began[n]) for n in now)
 
+class HoldsASet:
+    def __init__(self, **kwargs): self.heads = {nn.Linear(2, n, **kwargs) for n in range(2, 9)}
+    def __call__(self, pred, targ):
+        return nn.functional.cross_entropy(pred, targ)+sum(o(pred).pow(2).mean() for o in self.heads)
+
+@pytest.mark.filterwarnings('ignore:.*are not in the optimizer')
+def test_modules_of_a_loss_in_a_set_stay_in_the_workers_and_are_not_trained_there():
+    "They have another order there"
+    here = two_layers()
+    loss = here.loss_func = HoldsASet()
+    here.create_opt()
+    before = {o:copy.deepcopy(o.state_dict()) for o in loss.heads}
+    there = fit_a_copy(here)
+    close(weights(here), weights(there))
+    assert len(here.recorder.rows)==1
+    for o,state in before.items(): close(o.state_dict(), state)
+    here.splitter = lambda m: [[*m.parameters(), *(p for o in loss.heads for p in o.parameters())]]
+    here.create_opt()
+    with pytest.raises(ValueError, match=r'`loss_func.heads.0`.* are trained, and in a set.*use an `nn.ModuleList`'):
+        here.fit(1, procs=2)
+
+@pytest.mark.filterwarnings('ignore:.*are not in the optimizer')
+@pytest.mark.parametrize('makes_opt', [False, True])
+def test_what_a_callback_has_rebuilt_in_the_loss_with_other_shapes_is_told_and_all_else_comes_back(makes_opt):
+    here = two_layers()
+    here.opt_func = partial(torch.optim.SGD, momentum=.9)
+    loss = here.loss_func = HoldsLayers()
+    here.splitter = AllParams(loss)
+    here.create_opt()
+    before = copy.deepcopy(loss.scale.state_dict())
+    class Rebuild(Callback):
+        def before_fit(self):
+            self.learn.loss_func.scale,self.learn.loss_func.bn = nn.Linear(2, 3),nn.BatchNorm1d(3, affine=False)
+            if makes_opt: self.learn.create_opt()
+    with pytest.warns(UserWarning, match='has rebuilt `loss_func.scale`, `loss_func.bn` in the workers, with other '
+        'shapes: their weights here are as before the fit'): there = fit_a_copy(here, cbs=Rebuild())
+    close([weights(here), rows(here), here.train_iter], [weights(there), rows(there), there.train_iter])
+    assert here.lineage==there.lineage!=() and len(here.recorder.rows)==1
+    close(loss.scale.state_dict(), before)
+    here.fit(1)
+
+def test_a_layer_that_a_callback_has_replaced_and_its_new_group_come_back():
+    "Of the loss, with the same shapes"
+    here = two_layers()
+    here.opt_func = partial(torch.optim.SGD, momentum=.9)
+    loss = here.loss_func = HoldsLayers()
+    here.splitter = AllParams(loss)
+    here.create_opt()
+    def replace(cb):
+        cb.learn.loss_func.scale = new = nn.Linear(2, 2)
+        cb.learn.opt.add_param_group(dict(params=[*new.parameters()]))
+    there = fit_a_copy(here, cbs=Callback(before_epoch=replace))
+    close([weights(here), rows(here)], [weights(there), rows(there)])
+    close(loss.scale.state_dict(), there.loss_func.scale.state_dict())
+    assert [len(g['params']) for g in here.opt.param_groups]==[len(g['params']) for g in there.opt.param_groups]
+
 def test_settings_that_a_callback_has_changed_come_back():
     new = dict(lr=.05, wd=.3, moms=(.9,.8,.9), wd_bn_bias=True, train_bn=False, monitor='train_loss',
         path=Path('there').absolute(), model_dir=Path('weights'))

@@ -24,7 +24,7 @@ from ..measure.metrics import set_attributes
 from ..model.hypers import parts_of
 from ..model.optimizer import params_of
 from ..restore.held import put_buffers
-from ..restore.places import model_and_loss
+from ..restore.places import modules_in_order,weights_by_name
 from ..loop.loop import bound_attrs,count_attrs
 from ..loop.position import put_state
 from ..result.saving import opt_state,put_opt
@@ -33,7 +33,7 @@ from ..resume.saved_run import attrs_beside
 # %% ../../nbs/dist/07_brought_back.ipynb #known_objects
 def modules_of(learn):
     "All modules of model and loss"
-    return [m for o in model_and_loss(learn).values() for m in o.modules()]
+    return [m for o in modules_in_order(learn).values() for m in o.modules()]
 
 def functions_held(o, depth=5):
     "Functions without a closure that `o` is or holds, in lists, tuples, dicts and partials"
@@ -105,12 +105,16 @@ def unsaved_buffers(learn):
     def values(m): return {k:value(m._buffers.get(k)) for k in m._non_persistent_buffers_set}
     return [(m, values(m)) for m in modules_of(learn) if m._non_persistent_buffers_set]
 
-def _check_model(model, state):
-    "Refuse the weights of a model that has been rebuilt, before anything is changed here"
-    mine = model.state_dict()
+def _differing(module, state):
+    "Names of what is not in a module and in a `state` alike"
+    mine = module.state_dict()
     def shape(k, v): return k,None if is_lazy(mine.get(k)) else getattr(v, 'shape', None)
     here,there = ({shape(k, v) for k,v in o.items()} for o in (mine, state))
-    if differ := sorted({k for k,_ in here^there}): raise RuntimeError("The fit is over, and cannot come back, because "
+    return sorted({k for k,_ in here^there})
+
+def _check_model(model, state):
+    "Refuse the weights of a model that has been rebuilt, before anything is changed here"
+    if differ := _differing(model, state): raise RuntimeError("The fit is over, and cannot come back, because "
         f"a callback has rebuilt the model in the workers: {listed(differ)} {'is' if len(differ)==1 else 'are'} not "
         "the same there. Everything here is as before. Rebuild it before the fit, or train without `procs`, in one "
         "process or by `torchrun`")
@@ -125,21 +129,26 @@ class TrainedModel:
 
     @classmethod
     def of(cls, learn, known):
-        loss,weights,new = learn.loss_func,{k:m.state_dict() for k,m in model_and_loss(learn).items()},None
+        loss,weights,new = learn.loss_func,{k:m.state_dict() for k,m in modules_in_order(learn).items()},None
         if not known.has(loss): # it comes back with its own
             weights = {'model': weights['model']}
             new = loss if _packs(loss, known.objects) else None
         return cls(weights, new, unsaved_buffers(learn), n_hooks(learn.model))
 
-    def put(self, learn):
+    def put(self, learn) -> bool: # Whether everything has come back
         _check_model(learn.model, self.weights['model'])
-        for k,m in model_and_loss(learn).items():
-            if k in self.weights: m.load_state_dict(self.weights[k])
+        here = {k:m for k,m in modules_in_order(learn).items() if k in self.weights}
+        rebuilt = [k for k,m in here.items() if _differing(m, self.weights[k])]
+        for k in here.keys() - rebuilt: here[k].load_state_dict(self.weights[k])
+        if rebuilt: warn(f"A callback has rebuilt {listed(rebuilt)} in the workers, with other shapes: "
+            f"{'its' if len(rebuilt)==1 else 'their'} weights here are as before the fit. Rebuild before the fit, or "
+            "train without `procs`, in one process or by `torchrun`")
         here = n_hooks(learn.model)
         if more := [k for k,n in self.n_hooks.items() if n>here.get(k, n)]: warn("Hooks that a callback has registered "
             f"stay in the workers: here, {listed(more)} {'runs' if len(more)==1 else 'run'} without them")
         if self.new_loss is not None: learn.loss_func = self.new_loss
         put_buffers(self.buffers)
+        return not rebuilt
 
 # %% ../../nbs/dist/07_brought_back.ipynb #TrainedOpt
 def groups_of(opt): return [g for o in parts_of(opt) for g in o.param_groups]
@@ -162,15 +171,18 @@ class TrainedOpt:
         objects = [*known.objects, *groups_of(opt)]
         attrs = [{k:v for k,v in attrs_beside(o).items() if _packs(v, objects)} for o in parts_of(opt)]
         added = [] if is_new else [*map(new_groups, parts_of(opt))]
-        return cls(is_new, added, opt_state(learn), pack(attrs, objects))
+        ids = {*map(id, known.objects)} # here, the name of another one is that of the one that it has replaced
+        named = {k:t for k,t in weights_by_name(learn).items() if id(t) in ids}
+        return cls(is_new, added, opt_state(learn, named), pack(attrs, objects))
 
     def put(self, learn, known,
         weights, # Of the model
+        all_back, # No module stays in the workers
     ):
         if self.is_new: learn.create_opt()
         for opt,groups in zip(parts_of(learn.opt), self.added):
             for g in groups: opt.add_param_group(g) # as a callback has
-        if self.state is None: return
+        if self.state is None or (self.is_new and not all_back): return # it would be of other parameters
         put_opt(learn, self.state, weights) # weight decay has split its groups there
         attrs = unpack(self.attrs, [*known.objects, *groups_of(learn.opt)])
         for o,v in zip(parts_of(learn.opt), attrs): vars(o).update(v)
@@ -227,8 +239,8 @@ def brought_back(learn, known) -> bytes:
 def take_in(learn, known, data):
     "Let `learn` be as the fit has left it"
     model,opt,run,states = unpack(data, known.objects)
-    model.put(learn)
-    opt.put(learn, known, model.weights['model'])
+    all_back = model.put(learn)
+    opt.put(learn, known, model.weights['model'], all_back)
     run.put(learn)
     for o,state in zip(known.gathering, unpack(states, known.objects)): put_state_of(o, state)
     learn.refresh()

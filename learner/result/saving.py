@@ -108,9 +108,12 @@ def save(self:Learner,
     return file
 
 # %% ../../nbs/result/06_saving.ipynb #opt_state
-def opt_state(learn):
-    "The `state_dict` of the optimizer, with names of parameters in its groups, as `weights_by_name` has them"
-    names = {id(t):k for k,t in reversed(weights_by_name(learn).items())} # a tied one has several: the first
+def opt_state(learn,
+    named=None, # Parameters by name; default: `weights_by_name`
+):
+    "The `state_dict` of the optimizer, with names of parameters in its groups"
+    named = weights_by_name(learn) if named is None else named
+    names = {id(t):k for k,t in reversed(named.items())} # a tied one has several: the first
     def sizes(groups): return [len(g.get('params', ())) for g in groups]
     def with_names(opt, state):
         if not (isinstance(state, dict) and {'param_groups','state'}<=state.keys()): return state # in its own format
