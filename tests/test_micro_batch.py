@@ -28,7 +28,8 @@ def test_no_micro_batches_of_a_model_that_carries_a_state():
     trained = weights(whole.fit(1).model)
     assert not same(trained, before)
     for bs in (64, 'auto'):
-        uncut = mk(RNNCallback, MicroBatch(bs), ModelResetter, data=sequences(), model=Recurrent(), loss_func=F.mse_loss)
+        uncut = mk(RNNCallback, MicroBatch(bs), ModelResetter, data=sequences(), model=Recurrent(),
+            loss_func=F.mse_loss)
         assert same(weights(uncut.fit(1).model), trained)
 
 def test_packed_sequences_are_cut_by_their_lengths():

@@ -300,6 +300,8 @@ def seeds(self:Learner,
         for seed in numbers:
             bar('seeds', len(runs), len(numbers), '', None)
             try: runs.append(plan.run(seed))
-            except KeyboardInterrupt as e: say_stop(e, HeldInInference.at_end); raise # the copy could resume, but is gone
+            except KeyboardInterrupt as e: # the copy could resume, but is gone
+                say_stop(e, HeldInInference.at_end)
+                raise
             if len(runs)==2: Proof.of(varied, runs).check(vary)
     return SeedRuns(runs, Proof.of(varied, runs))

@@ -34,9 +34,9 @@ def check_order(learn):
     "Refuse to train what is in a set"
     trained,ordered = trained_in_loss(learn),modules_in_order(learn).values()
     trained.difference_update(id(p) for m in ordered for p in m.parameters())
-    if found := [k for k,m in model_and_loss(learn).items() if not trained.isdisjoint(trained_ids(m))]: raise ValueError(
-        f"{listed(found)} {'is' if len(found)==1 else 'are'} trained, and in a set. Modules in a set have no order, so "
-        "that processes cannot tell which is which: use an `nn.ModuleList`")
+    found = [k for k,m in model_and_loss(learn).items() if not trained.isdisjoint(trained_ids(m))]
+    if found: raise ValueError(f"{listed(found)} {'is' if len(found)==1 else 'are'} trained, and in a set. Modules in "
+        "a set have no order, so that processes cannot tell which is which: use an `nn.ModuleList`")
 
 def trained_modules(learn) -> dict: # By where they are
     "The model, and modules in the loss of which something is trained; none that is within another one"

@@ -188,8 +188,9 @@ class _Stacked:
 
     def refuse(self):
         at = self.shape.index(self.n, 1)
-        raise ValueError(f"{self.what} of {self.n} samples have shape {tuple(self.shape)}, with samples along dimension "
-            f"{at}: `get_preds(concat_dim={at})` puts batches together along that one, and `concat_dim=None` gives a list")
+        raise ValueError(f"{self.what} of {self.n} samples have shape {tuple(self.shape)}, with samples along "
+            f"dimension {at}: `get_preds(concat_dim={at})` puts batches together along that one, and "
+            "`concat_dim=None` gives a list")
 
 def _maybe_stacked(what, o, n, n_rows):
     "A `_Stacked` if the batch `o` of `n` samples looks like one, which is refused at once if there are to be `n_rows`"

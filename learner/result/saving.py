@@ -162,8 +162,8 @@ def new_names(was, now):
     return {k:names.get(id(v), k if hold else None) for k,v in was.items()}
 
 def _in_order(opt, groups, order):
-    """Groups of a file, with their numbers in the order of our parameters; our parameters, in the order of the file; and
-    those that the file names"""
+    """Groups of a file, with their numbers in the order of our parameters; our parameters, in the order of the file;
+    and those that the file names"""
     res,params,named = [],[],[]
     for ours,g in zip(opt.param_groups, groups):
         there,known = order(ours['params'], g)

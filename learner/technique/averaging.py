@@ -149,12 +149,12 @@ class _Averaging(Callback):
         if len(ts)==len(self._avg) and all(map(is_, self.params, ts)): return
         params,of = ts[:n],dict(zip(map(id, self.params), self._avg))
         if {*map(id, params)}!=of.keys(): return # they are others
-        buffers,known = self._buffers(),dict(zip(self.names, self._avg[n:]))
+        buffers,known = self._averaged_buffers(),dict(zip(self.names, self._avg[n:]))
         new = [b.detach().clone() for k,b in buffers.items() if k not in known]
         new = iter(_wide(new, new))
         self._avg = [*(of[id(p)] for p in params), *(known[k] if k in known else next(new) for k in buffers)]
         self.params,self.names = params,[*buffers]
-    def _buffers(self):
+    def _averaged_buffers(self):
         "Those that are averaged, by name"
         if not self.buffers: return {}
         return {k:b for k,b in named_buffers(self.learn.model).items() if _has_average(b)}
@@ -180,7 +180,7 @@ class _Averaging(Callback):
         ts = averaged_in(self.learn.model, self.buffers)
         self.avg,self.n,self.outdated = _wide([o.detach().clone() for o in ts], ts),0,False
         self.of = unwrapped(self.learn.model)
-        self.params,self.names = averaged_in(self.learn.model, False),[*self._buffers()]
+        self.params,self.names = averaged_in(self.learn.model, False),[*self._averaged_buffers()]
     def _check_model(self):
         "Refuse other weights than those of the average; begin anew with them if there is none yet"
         name,ts,avg = type(self).__name__,self.tensors(),self.avg # which brings `params` into their order, too
