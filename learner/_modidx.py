@@ -4893,6 +4893,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                 'learner/record/rows.py'),
                                      'learner.record.rows._Stacked.add': ('record/rows.html#_stacked.add', 'learner/record/rows.py'),
                                      'learner.record.rows._Stacked.refuse': ('record/rows.html#_stacked.refuse', 'learner/record/rows.py'),
+                                     'learner.record.rows._Stacked.value': ('record/rows.html#_stacked.value', 'learner/record/rows.py'),
                                      'learner.record.rows._check_places': ('record/rows.html#_check_places', 'learner/record/rows.py'),
                                      'learner.record.rows._has_along': ('record/rows.html#_has_along', 'learner/record/rows.py'),
                                      'learner.record.rows._has_rows': ('record/rows.html#_has_rows', 'learner/record/rows.py'),

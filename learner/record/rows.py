@@ -176,15 +176,20 @@ class _Parts:
 def _has_along(o, dim, n): return dim<o.ndim and o.shape[dim]==n
 
 class _Stacked:
-    """Batches with samples along another dimension than the first, as those of a stacked ensemble. With as many members
-    as `n` samples, or a multiple where the number of rows is not known, they look like others"""
-    def __init__(self, what, o, n): self.what,self.shape,self.n,self.n_batches = what,o.shape,n,0
+    """Batches that seem to have `n` samples along another dimension than the first, as those of a stacked ensemble, put
+    together by `rows` until that is certain: all of them have as many members"""
+    def __init__(self, rows, what, o, n): self.rows,self.what,self.shape,self.n,self.n_batches = rows,what,o.shape,n,0
 
-    def add(self, o): # Whether all batches may be of that kind
-        if len(o)!=self.shape[0]: return False
+    def add(self, o):
+        if self.shape and len(o)!=self.shape[0]: self.shape = None # rows of a number that varies
+        elif self.shape and o.shape!=self.shape: self.refuse()
         self.n_batches += 1
-        if self.n_batches>1 and o.shape!=self.shape: self.refuse()
-        return True
+        self.rows.add(o)
+
+    @property
+    def value(self):
+        if self.shape and self.n_batches>1: self.refuse()
+        return self.rows.value
 
     def refuse(self):
         at = self.shape.index(self.n, 1)
@@ -192,12 +197,13 @@ class _Stacked:
             f"dimension {at}: `get_preds(concat_dim={at})` puts batches together along that one, and "
             "`concat_dim=None` gives a list")
 
-def _maybe_stacked(what, o, n, n_rows):
-    "A `_Stacked` if the batch `o` of `n` samples looks like one, which is refused at once if there are to be `n_rows`"
-    if not n or n not in o.shape[1:] or len(o)==n: return
-    res = _Stacked(what, o, n)
+def _maybe_stacked(rows, what, o, n, n_rows):
+    """`rows` for batches such as `o`, of `n` samples, as a `_Stacked` if these may be that. It is certain if there are
+    to be `n_rows`. A multiple of the samples may also be several rows for each of them"""
+    if not n or n not in o.shape[1:] or len(o)==n: return rows
+    res = _Stacked(rows, what, o, n)
     if n_rows is not None: res.refuse()
-    if len(o)%n: return res
+    return res if len(o)%n else rows
 
 class Rows:
     """Collects tensors or arrays, or tuples, mappings and dataclasses of them, batch by batch. Parts without rows are
@@ -215,8 +221,7 @@ class Rows:
         if n is None and to is not None: n = len(to)
         self.n,self.to,self.dim,self.path,self.what,self.n_batches = n,to,dim,path,what,n_batches
         self.beside,self.file = beside,path and _RowFile(path, what)
-        self.store = self.names = None # a `_Filled`, `_Collected` or `_Parts`; the parts that have rows
-        self.stacked = None # a `_Stacked`, as long as the batches may be that
+        self.store = self.names = None # a `_Filled`, `_Collected`, `_Stacked` or `_Parts`; parts that have rows
 
     def add(self,
         o, # A batch
@@ -247,25 +252,22 @@ class Rows:
                 _refuse(self.what, f"rows are tensors, but got {repr(o):.50}", TypeError)
             o = torch.from_numpy(o.copy())
         if o.requires_grad: o = o.detach()
-        if self.store is None: self.store = self._store_for(o, self._dim_of(o, lead and lead()))
-        if self.stacked and not self.stacked.add(o): self.stacked = None
+        if self.store is None: self.store = self._store_for(o, lead and lead())
         self.store.add(o)
 
     def _dim_of(self, o, lead):
         "Along which batches like the first one are put together: a later, shorter one may fit by chance"
-        n = lead and lead[-1]
-        if not self.beside:
-            if self.dim==0: self.stacked = _maybe_stacked(self.what, o, n, self.n)
-            return self.dim
-        dim = len(lead)-1 if lead else 0
-        if not _has_along(o, dim, n): return 0
-        return 0 if _has_along(o, 0, n) and o.shape[:dim+1]!=lead else dim # as of steps before samples
+        if not self.beside: return self.dim
+        if not lead or not _has_along(o, len(lead)-1, lead[-1]): return 0
+        return 0 if len(o)==lead[-1] and o.shape[:len(lead)]!=lead else len(lead)-1 # as of steps before samples
 
-    def _store_for(self, o, dim):
+    def _store_for(self, o, lead):
+        dim,rows = self._dim_of(o, lead),None
         if dim==0 and o.ndim:
-            if self.n is not None: return _Filled(self.n, self.to, self.file, self.what)
-            if self.n_batches: return _Filled(None, None, None, self.what, self.n_batches)
-        return _Collected(dim, self.what, self.to)
+            if self.n is not None: rows = _Filled(self.n, self.to, self.file, self.what)
+            elif self.n_batches: rows = _Filled(None, None, None, self.what, self.n_batches)
+        if rows is None: rows = _Collected(dim, self.what, self.to)
+        return _maybe_stacked(rows, self.what, o, lead and lead[-1], self.n) if dim==0 and not self.beside else rows
 
     @property
     def files(self) -> list:
@@ -283,7 +285,6 @@ class Rows:
     def value(self):
         "All rows; None if there were none"
         if self.file and self.file.rows is not None: return self.file.rows
-        if self.stacked and self.stacked.n_batches>1: self.stacked.refuse()
         if self.store is None:
             if not self.path: return
             raise ValueError(f"There is nothing to save in `{self.path}`: the batches have no {self.what.lower()}")
