@@ -2241,6 +2241,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                        'learner.dist.sharding.is_of': ('dist/sharding.html#is_of', 'learner/dist/sharding.py'),
                                        'learner.dist.sharding.layers_alone': ( 'dist/sharding.html#layers_alone',
                                                                                'learner/dist/sharding.py'),
+                                       'learner.dist.sharding.layers_shared': ( 'dist/sharding.html#layers_shared',
+                                                                                'learner/dist/sharding.py'),
                                        'learner.dist.sharding.part_like': ('dist/sharding.html#part_like', 'learner/dist/sharding.py'),
                                        'learner.dist.sharding.trade': ('dist/sharding.html#trade', 'learner/dist/sharding.py'),
                                        'learner.dist.sharding.write_parts': ('dist/sharding.html#write_parts', 'learner/dist/sharding.py')},

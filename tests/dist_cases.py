@@ -599,9 +599,10 @@ def refused_in_parts(name):
     learn = make(opt_func=getattr(torch.optim, name, torch.optim.SGD))
     if name=='fused': learn.opt_func = partial(torch.optim.SGD, fused=True)
     if name=='sparse': learn.model = Looks()
-    if name=='loss':
+    if name in ('loss','trained loss'):
         head = nn.Linear(3, 3)
         learn.model,learn.loss_func = nn.Sequential(nn.Linear(5, 3), head),LossOfHead(head)
+        if name=='trained loss': learn.splitter = lambda m: [[*m.parameters(), learn.loss_func.scale]]
     if name=='hook': learn.model.body[0].weight.register_hook(lambda g: g*.1)
     if name=='late hook': learn.add_cb(Halves())
     how = plugin()

@@ -69,7 +69,8 @@ def test_a_layer_that_is_known_by_two_ways(name):
 
 refused = [('Adafactor','`Adafactor`.*another optimizer'), ('Rprop','`Rprop`.*another optimizer'),
     ('fused','`fused=True` of `SGD`.*leave it out'), ('sparse','`table`.*without `sparse=True`'),
-    ('loss',"`head.weight`, `head.bias` of the loss"), ('hook',"hooks.*on `body.0.weight`.*`before_step`"),
+    *((o, "`head.weight`, `head.bias` of the loss") for o in ('loss','trained loss')),
+    ('hook',"hooks.*on `body.0.weight`.*`before_step`"),
     ('late hook',"hooks on parameters"), ('ignored',"leaves out `model.body.2.weight`.*without `ignored_modules`")]
 
 def test_what_cannot_be_in_parts_is_refused_before_the_first_batch():

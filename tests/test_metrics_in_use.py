@@ -417,8 +417,9 @@ def test_plots_of_metrics_have_a_size_and_name_our_arguments(plt):
 def test_losses_of_several_runs_have_labels_on_one_axis(plt):
     a,b = learner().fit(1),learner().fit(1)
     ax = a.recorder.plot_loss(skip_start=0, label='a')
-    assert labels(b.recorder.plot_loss(skip_start=0, ax=ax, label='b'))==['a: train','a: valid','b: train','b: valid']
-    assert labels(a.recorder.plot_loss(skip_start=0))==['train','valid']
+    assert labels(b.recorder.plot_loss(skip_start=0, ax=ax, label='b'))==[
+        'a: train, smoothed','a: valid','b: train, smoothed','b: valid']
+    assert labels(a.recorder.plot_loss(skip_start=0))==['train, smoothed','valid']
     ax = a.recorder.plot_loss(skip_start=0, log=True, label='a')
     assert b.recorder.plot_loss(skip_start=0, ax=ax, label='b').get_xscale()=='log' # without saying it again
 

@@ -33,14 +33,14 @@ from torch import nn
 from ..core.checks import extra,listed
 from ..values.functions import module_internals
 from ..values.tensors import in_parts,whole_of
-from ..restore.places import model_and_loss
+from ..restore.places import model_and_loss,modules_in_order
 from ..model.hypers import parts_of
 from ..data.batches import tensors_in
 from ..record.files import atomic_folder,hash_of,parts_folder
 from ..technique.averaging import WeightAverage
 from ..technique.mixed_precision import MixedPrecision
 from .processes import ProcessFailed
-from .engine import check_averaged,make_accelerator,trained_modules
+from .engine import check_averaged,make_accelerator,trained_ids,trained_modules
 
 # %% ../../nbs/dist/05_sharding.ipynb #Divided
 def is_of(package, hook): return f"{getattr(hook, '__module__', None)}.".startswith(f'{package}.')
@@ -312,8 +312,18 @@ def check_optimizer(opt):
     if isinstance(opt, (optim.SGD,optim.Adagrad)) and any(g.get('fused') for g in opt.param_groups): raise ValueError(
         f"`shard` does not work with `fused=True` of `{name}`, which torch cannot compute on parts: leave it out")
 
-def check_modules(modules):
-    "Refuse sparse gradients, hooks that torch would not call, and parameters that would be divided twice"
+def layers_shared(learn, trained):
+    """Names of parameters of the model in a module of the loss: in one of the `trained` modules, or in one that trains
+    layers of the model. One that only has all of the model may call it"""
+    own = {*map(id, learn.model.parameters())}
+    def matters(k, m): return k in trained or (learn.model not in m.modules() and not own.isdisjoint(trained_ids(m)))
+    of_loss = [m for k,m in modules_in_order(learn).items() if k!='model' and matters(k, m)]
+    return [k for m in of_loss for k,p in m.named_parameters() if id(p) in own]
+
+def check_modules(learn):
+    "Refuse sparse gradients, hooks that torch would not call, and layers that would be divided for two callers"
+    trained = trained_modules(learn)
+    modules = trained.values()
     for k,m in chain(*(o.named_modules() for o in modules)):
         if isinstance(m, (nn.Embedding,nn.EmbeddingBag)) and m.sparse and m.weight.requires_grad: raise ValueError(
             f"`shard` does not work with sparse gradients, as those of `{k}`: make it without `sparse=True`")
@@ -322,8 +332,7 @@ def check_modules(modules):
         if not all(is_of('learner', f) for f in hooks): raise ValueError( # whose own are for a warning
             f"`shard` does not work with hooks on parameters, as on `{k}`, since torch does not call them for parts: "
             "change gradients in `before_step`")
-    first,*others = ({id(p):k for k,p in o.named_parameters()} for o in modules)
-    if both := [k for o in others for i,k in o.items() if i in first]: raise ValueError(
+    if both := layers_shared(learn, trained): raise ValueError(
         f"`shard` cannot divide {listed(both)} of the loss, because the model has the same: use them in one of the two")
 
 notes = { # by what stands in messages of errors
@@ -345,7 +354,7 @@ def explain(e):
 def check_shardable(learn):
     "Refuse what cannot be trained in parts"
     for opt in parts_of(learn.opt): check_optimizer(opt)
-    check_modules(trained_modules(learn).values())
+    check_modules(learn)
     if any(o.amp_mode=='fp16' for o in learn.cbs.of(MixedPrecision)): raise ValueError(
         "`shard` does not work with `fp16`, whose steps are skipped where a process sees an overflow: "
         "use `bf16`")
@@ -395,7 +404,7 @@ class ShardedEngine:
             if t.requires_grad: t.register_hook(torch.zeros_like)
 
     def _split(self):
-        check_modules(trained_modules(self.learn).values()) # they may have changed since the last epoch
+        check_modules(self.learn) # they may have changed since the last epoch
         self.shards.split()
         self._hook()
     def _hook(self): self.hook = parts_of(self.learn.opt)[0].register_step_pre_hook(self._before_step)
