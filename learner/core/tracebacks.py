@@ -95,12 +95,15 @@ def _short(tb):
         if o.tb_frame not in frames: empty(o.tb_frame) # the user's frame keeps it alive, as `f_back`
     return tb
 
+class _Said(str):
+    "What the library lets a stop say"
+
 def say_stop(
     e, # A `KeyboardInterrupt`
     words, # What it has stopped
 ):
     "Let a stop say `words`, unless it has words of the user's own"
-    if e.args==getattr(e, 'said', ()): e.args = e.said = words,
+    if not e.args or isinstance(e.args[0], _Said): e.args = _Said(words),
 
 def _tell_in_one_line(e):
     "Let IPython show a stop without any traceback"
