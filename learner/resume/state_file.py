@@ -77,8 +77,7 @@ def _warn_of(name, own, saved, fit, remedy, spared=()):
     found = search(roots, _may_learn, inside=False, depth=3, shut=(DataLoader,Dataset,Learner), most=_most_learning)
     found = {k:o for k,o in found.items() if _learns(o) and not isinstance(o, spared)}
     if missed := [k for k,o in found.items() if _is_unsaved(o, saved, fit)]:
-        takes,is_ = ('take','are') if missed[1:] else ('takes','is')
-        warn(f"`{name}` has {listed(missed)}, which {takes} part in training but {is_} not saved: {remedy}")
+        warn(f"`{name}` has {listed(missed)}, which takes part in training but is not saved: {remedy}")
 
 def warn_unsaved(
     learn, # A learner that has an optimizer
@@ -94,7 +93,7 @@ def warn_unsaved(
         if type(cb).state_dict is not Callback.state_dict: continue # it knows what it saves
         named = cb.state_dict()
         own = {k:v for k,v in without_refs(cb).items() if k not in named}
-        remedy = f"name what it needs in `{type(cb).__name__}._stateattrs`"
+        remedy = f"name it in `{type(cb).__name__}._stateattrs`"
         _warn_of(name, own, saved, fit, remedy, LRScheduler if named else ()) # it may save what a scheduler returns
     if of_library(type(learn)): return # in its attributes, a notebook may keep anything
     own = {k:v for k,v in vars(learn).items()
