@@ -237,6 +237,21 @@ def test_gradients_that_a_callback_computes_itself_are_accumulated(skips):
     big = mk(data=[[torch.cat(o) for o in zip(*parts[i:i+2])] for i in (0, 2)]).fit(1)
     assert learn.opt_step==2 and gap(weights(learn.model), weights(big.model))<2e-6
 
+class LeavesZeros(torch.optim.SGD):
+    def zero_grad(self, set_to_none=False): super().zero_grad(False)
+
+def test_zeros_that_an_optimizer_leaves_are_no_gradients_of_a_callback():
+    class Skip(Callback):
+        def before_backward(self):
+            if self.iter==2: raise CancelBackwardException
+    def run(*cbs, **kw):
+        learn = mk(*cbs, **kw)
+        learn.opt_func = LeavesZeros
+        return learn.fit(1)
+    learn = run(GradientAccumulation(20), Skip, data=cut(10, n=50))
+    rows = torch.cat([torch.arange(20), torch.arange(30, 50)]).split(20)
+    assert learn.opt_step==2 and gap(weights(learn.model), weights(run(data=[(X[r], Y[r]) for r in rows]).model))<2e-6
+
 def test_gradients_that_a_callback_computes_before_the_loss_is_weighted_are_refused():
     learn = mk(GradientAccumulation(20), OwnGradients, data=cut(10))
     with pytest.raises(RuntimeError, match=r'give it `order = GradientAccumulation.order\+1`'): learn.fit(1)

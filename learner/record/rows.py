@@ -172,9 +172,7 @@ class _Parts:
         if not issubclass(self.kind, (tuple,list)): return _of_fields(self.kind, vals)
         return self.kind(*vals.values()) if hasattr(self.kind, '_fields') else self.kind([*vals.values()])
 
-# %% ../../nbs/record/08_rows.ipynb #Rows
-def _has_along(o, dim, n): return dim<o.ndim and o.shape[dim]==n
-
+# %% ../../nbs/record/08_rows.ipynb #Stacked
 class _Stacked:
     """Batches that seem to have `n` samples along another dimension than the first, as those of a stacked ensemble, put
     together by `rows` until that is certain: all of them have as many members"""
@@ -204,6 +202,9 @@ def _maybe_stacked(rows, what, o, n, n_rows):
     res = _Stacked(rows, what, o, n)
     if n_rows is not None: res.refuse()
     return res if len(o)%n else rows
+
+# %% ../../nbs/record/08_rows.ipynb #Rows
+def _has_along(o, dim, n): return dim<o.ndim and o.shape[dim]==n
 
 class Rows:
     """Collects tensors or arrays, or tuples, mappings and dataclasses of them, batch by batch. Parts without rows are

@@ -19,7 +19,8 @@ from ..core.events import CancelBatchException
 from ..values.tensors import whole_of
 from ..data.batches import map_tensors
 from ..model.loss_properties import inexact_parts,is_summed,n_items,n_samples,no_grad_if_empty
-from ..model.optimizer import drop_grads,params_of
+from ..model.hypers import parts_of
+from ..model.optimizer import drop_grads,params_of,zeroes_itself
 from ..measure.batch_checks import average_unknown,compare_loss,compare_own_loss,summed_or_averaged
 from ..loop.loop import has_grads
 from .mixed_precision import MixedPrecision
@@ -191,7 +192,10 @@ class GradientAccumulation(Callback):
         learn.loss_grad = learn.loss_grad*(self.n/self.scale) # `before_step` multiplies by it again
 
     def after_cancel_backward(self):
-        if self.n is None and not self.samples and has_grads(self.learn.opt): raise RuntimeError(
+        opt = self.learn.opt
+        # between windows there are none, unless they are zeros
+        left = not self.samples and has_grads(opt) and not any(map(zeroes_itself, parts_of(opt)))
+        if self.n is None and left: raise RuntimeError(
             f"A callback has computed gradients and cancelled the backward pass before `{type(self).__name__}` has "
             f"weighted the loss: give it `order = {type(self).__name__}.order+1`")
         if self.n is None or _gradients(self.learn)==self.before: self.bs,self.n = 0,0 # it has left no gradients
